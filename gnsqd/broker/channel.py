@@ -11,7 +11,6 @@ A channel with rules has a `Limiter`, which lowers how many messages may be take
 """
 
 from collections.abc import Callable
-from operator import attrgetter
 from random import random
 from sys import maxsize
 from time import monotonic_ns, time_ns
@@ -20,7 +19,6 @@ from gnsqd.broker.dead_letter_format import REQUEUED, TIMED_OUT, is_dead_letter_
 from gnsqd.broker.environment import Consumer, Environment
 from gnsqd.broker.in_flight import DeadMessages, InFlight
 from gnsqd.broker.rules import MAX_DUE, Limiter, Rules
-from gnsqd.options import TOPOLOGY_AWARE
 from gnsqd.quantile import Quantile
 from gnsqd.queues.backend import Left
 from gnsqd.queues.message import Message
@@ -34,16 +32,14 @@ MAX_TAKE = 256
 MAX_TAKE_BYTES = 256 * 1024
 
 _NONE: list[Message] = []
-_rank = attrgetter("rank")
 
 
 class WaitingConsumers:
-    """Consumers that can take a message but found none, in a line: the front is woken first, or with `ranked` the first
-    of the lowest rank. A consumer that was `woken` has a message promised until it comes."""
+    """Consumers that can take a message but found none, in a line: the front is woken first. A consumer that was
+    `woken` has a message promised until it comes."""
 
-    def __init__(self, ranked: bool) -> None:
+    def __init__(self) -> None:
         self.line: dict[Consumer, None] = {}
-        self._ranked = ranked
         self.woken: set[Consumer] = set()
 
     def leave(self, client: Consumer) -> int:
@@ -61,16 +57,15 @@ class WaitingConsumers:
             self.line[client] = None
 
     def wake(self, count: int) -> None:
-        line = sorted(self.line, key=_rank) if self._ranked else self.line
         first: list[Consumer] = []  # compiled, this loop is faster than islice
-        for client in line:
+        for client in self.line:
             if len(first) >= count:
                 break
             first.append(client)
         for client in first:
             del self.line[client]
             self.woken.add(client)
-            client.wake()
+            client.doorbell.ring()
 
 
 class Channel:
@@ -104,9 +99,7 @@ class Channel:
         self._alarm = maxsize  # when the queue scan looks at the channel (monotonic ns)
         max_attempts = 0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts
         self.dead_messages = DeadMessages(max_attempts, queue, self._put_again)
-        self._waiting = WaitingConsumers(TOPOLOGY_AWARE in environment.options.experiments)
-        # Messages from memory, by the locality of the consumer.
-        self.local_counts: list[int] | None = [0, 0, 0] if environment.options.has_topology else None
+        self.waiting = WaitingConsumers()
         self.latencies: Quantile | None = None
         if percentiles := environment.options.e2e_processing_latency_percentiles:
             self.latencies = Quantile(environment.options.e2e_processing_latency_window_time, percentiles)
@@ -136,16 +129,12 @@ class Channel:
         """Returns how many messages consumers may take now: `depth`, or fewer by the rules."""
         return self.queue.count() if self.limiter is None else self.limiter.allowed(len(self.in_flight))
 
-    def has_more(self) -> bool:
-        """True if a consumer that was not woken may take a message now: one is promised to each woken consumer."""
-        return self._available() > len(self._waiting.woken)
-
     def put_messages(self, messages: list[Message], deferred: list[Message] = _NONE, settle: bool = False) -> None:
         """Queues `messages`, and holds each of `deferred` back for the time it asks for. With `settle`, those come from
         a disk queue that forgets them when this returns. The channel must not be `exiting`."""
         self.message_count += len(messages) + len(deferred)
         if messages:
-            self.queue.put(messages, len(self._waiting.line), keep=True)
+            self.queue.put(messages, len(self.waiting.line), keep=True)
             self._wake(len(messages))
         if deferred:
             defer = self.deferred.defer_read if settle else self.deferred.defer
@@ -153,7 +142,7 @@ class Channel:
             self._wake_at(self.deferred.next_due)
 
     def _put_again(self, messages: list[Message]) -> None:
-        self.queue.put_again(messages, len(self._waiting.line))
+        self.queue.put_again(messages, len(self.waiting.line))
         self._wake(len(messages))
 
     def add_client(self, client: Consumer) -> None:
@@ -196,76 +185,63 @@ class Channel:
         there is none, `client` waits; `depth` may be greater than 0 then, if the disk is unreadable for a while. With a
         `sample_rate` of N > 0 only N % of the messages are delivered, the rest is finished."""
         queue = self.queue
-        waiting = self._waiting
+        waiting = self.waiting
         promised = waiting.leave(client)
         taken: list[Message] = []
         now = monotonic_ns()
         while not taken:
-            queue.held_early = False
-            candidates = taken
+            queue.passed_over = False
+            chosen = candidates = taken
             depth = self._available() - promised
             if depth > 0:
                 # Ceiling of an equal share for this client, and everybody who waits or was woken for these messages.
                 others = len(waiting.line) + len(waiting.woken)
                 limit = min(window, (depth + others) // (others + 1), MAX_TAKE)
-                candidates = queue.take(limit, MAX_TAKE_BYTES)
-            if queue.held_early:
+                chosen = candidates = queue.take(limit, MAX_TAKE_BYTES)
+            if queue.passed_over:
                 self._wake_at(self.deferred.next_due)
             if not candidates:
                 waiting.line[client] = None
-                if queue.held_early:
-                    waiting.wake(1)  # to go on behind messages that are not due yet
+                if queue.passed_over:
+                    waiting.wake(1)  # to go on behind these messages, after a turn of others
                 return taken
-            taken = self._note_taken(candidates, client, now, timeout, sample_rate)
-            if not taken and queue.ttl:
-                waiting.line[client] = None
-                waiting.wake(1)  # behind what was too old, but not in one turn
-                return taken
+            if sample_rate:
+                chosen = [message for message in candidates if random() * 100 < sample_rate]
+            taken = self.in_flight.push(chosen, client.id, now, timeout)
+            if queue.backend.journaled:
+                queue.backend.delivered(taken, candidates)
+            if self.limiter is not None:
+                self.limiter.delivered(len(taken))
         if now + timeout < self._alarm:
             self._wake_at(now + timeout)
         if waiting.line:
             self._wake(queue.count() - len(waiting.woken))
         return taken
 
-    def _note_taken(
-        self, messages: list[Message], client: Consumer, now: int, timeout: int, sample_rate: int
-    ) -> list[Message]:
-        """Notes that messages are in flight; returns the ones to be delivered."""
-        queue = self.queue
-        if self.local_counts is not None and queue.backend_next:  # they were in memory
-            self.local_counts[client.locality] += len(messages)
-        chosen = messages
-        if sample_rate:
-            chosen = [message for message in messages if random() * 100 < sample_rate]
-        if queue.ttl:
-            count, horizon = len(chosen), time_ns() - queue.ttl
-            chosen = [message for message in chosen if message.timestamp >= horizon]
-            queue.expired += count - len(chosen)
-        taken = self.in_flight.push(chosen, client.id, now, timeout)
-        if queue.backend.journaled:
-            queue.backend.delivered(taken, messages)
-        if self.limiter is not None:
-            self.limiter.delivered(len(taken))
-        return taken
-
-    def wait(self, client: Consumer) -> None:
-        """Puts `client`, which has all messages and could take more, at the end of the line."""
-        self._waiting.line[client] = None
+    def waits(self, client: Consumer) -> bool:
+        """Puts `client`, which could take more, at the end of the line, unless it has a message promised; False if it
+        may take one now: one is promised to each woken consumer."""
+        waiting = self.waiting
+        if self._available() > len(waiting.woken):
+            return False
+        if client not in waiting.woken:
+            waiting.line[client] = None
+        return True
 
     def stop_waiting(self, client: Consumer) -> None:
         """Removes `client` from the line. If it was woken for a message, the next in line is woken instead."""
-        self._waiting.leave(client)
+        self.waiting.leave(client)
         self._wake_others()
 
     def _wake_others(self) -> None:
         """Wakes consumers for the messages that are not promised to any."""
-        self._wake(self.queue.count() - len(self._waiting.woken))
+        self._wake(self.queue.count() - len(self.waiting.woken))
 
     def _wake(self, count: int) -> None:
-        if count > 0 and self._waiting.line and not self.paused and not self.exiting:
+        if count > 0 and self.waiting.line and not self.paused and not self.exiting:
             if self.limiter is not None:  # one at a time, so that the others still count for its share
-                count = min(self._available() - len(self._waiting.woken), 1)
-            self._waiting.wake(count)
+                count = min(self._available() - len(self.waiting.woken), 1)
+            self.waiting.wake(count)
 
     def _on_more(self, count: int, again: bool) -> None:
         if again:
@@ -296,7 +272,7 @@ class Channel:
     def requeue(self, client_id: int, id: bytes, delay: int) -> None:
         """Executes REQ: the message is queued again after `delay` ns; errors as `finish`."""
         message = self.in_flight.pop(id, client_id)
-        self._waiting.move_to_end(self.clients.get(client_id))
+        self.waiting.move_to_end(self.clients.get(client_id))
         self.requeue_count += 1
         if self._unless_dead([message], REQUEUED):
             if delay <= 0:
@@ -321,14 +297,14 @@ class Channel:
         """Moves some messages that timed out or are due by `now` (monotonic ns), and sets the alarm for the next."""
         self._alarm = maxsize
         self._time_out(self.in_flight.pop_due(now, MAX_DUE))
-        self._wake(self.queue.release(now, MAX_DUE, len(self._waiting.line)))
+        self._wake(self.queue.release(now, MAX_DUE, len(self.waiting.line)))
         self._wake_at(min(self.in_flight.next_due, self.deferred.next_due))
 
     def _time_out(self, messages: list[Message]) -> None:
         self.timeout_count += len(messages)
         clients = [client for message in messages if (client := self.clients.get(message.client_id)) is not None]
         for client in clients:
-            self._waiting.move_to_end(client)
+            self.waiting.move_to_end(client)
         self._put_again(self._unless_dead(messages, TIMED_OUT))
         for client in clients:
             client.left_flight(1)
@@ -343,26 +319,21 @@ class Channel:
     def set_rules(self, rules: Rules) -> None:
         """Changes the rules. May yield."""
         self.rules = rules
-        self._set_idle_timeout(rules.idle_timeout)
+        timeout = rules.idle_timeout
+        if timeout is None:  # dead letters wait for somebody to look at them
+            timeout = 0 if is_dead_letter_topic(self.topic_name) else self._options.channel_idle_timeout
+        self.idle_timeout = 0 if self.ephemeral else timeout
+        self.idle_policy = rules.idle_policy or self._options.channel_idle_policy
+        if self.idle_timeout:
+            self._environment.watch_idle()
         if self.limiter is None and rules.limits_delivery:
-            self.limiter = Limiter(self.queue, lambda: None if self.paused else self._waiting.wake(1))
+            self.limiter = Limiter(self.queue, lambda: None if self.paused else self.waiting.wake(1))
         if self.limiter is not None:
             self.limiter.set(rules)
             if not rules.limits_delivery:
                 self.limiter = None
             self._time_out_abandoned()
             self._wake_others()
-
-    def _set_idle_timeout(self, timeout: int | None) -> None:
-        if timeout is None:  # dead letters wait for somebody to look at them
-            timeout = 0 if is_dead_letter_topic(self.topic_name) else self._options.channel_idle_timeout
-        self.idle_timeout = 0 if self.ephemeral else timeout
-        if self.idle_timeout:
-            self._environment.watch_idle()
-
-    @property
-    def idle_policy(self) -> str:
-        return self.rules.idle_policy or self._options.channel_idle_policy
 
     def cancel(self, due: int, message: Message) -> None:
         """Drops a message that is held back until `due`. May yield."""
@@ -377,7 +348,7 @@ class Channel:
         if not paused:
             self.mark_used()  # or it would be paused again at once
         for client in self.clients.values():
-            client.wake()
+            client.doorbell.ring()
 
     def empty(self) -> None:
         """Drops all messages: queued, in flight and deferred. StorageError."""

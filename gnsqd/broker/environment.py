@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gnsqd.broker.rules import RuleBook
 from gnsqd.hub.cooperative import Spawn
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.message import GuidFactory
@@ -72,7 +73,8 @@ class Consumer(Protocol):
     def locality(self) -> int: ...  # 0 in the zone of this nsqd, 1 in its region, else 2
     @property
     def rank(self) -> int: ...  # who waits with a lower one gets messages first
-    def wake(self) -> None: ...  # there may be something to take, or to stop taking
+    @property
+    def doorbell(self) -> Doorbell: ...  # rung when there may be something to take, or to stop taking
     def left_flight(self, count: int) -> None: ...  # that many of its messages went back to the queue
     def emptied(self) -> None: ...  # all of its messages in flight are gone
     def close(self) -> None: ...

@@ -12,6 +12,7 @@ from gnsqd.broker.bounds import Bounds
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.rules import Rules
+from gnsqd.broker.topology import TopologyChannel
 from gnsqd.hub.cooperative import WouldYield, stand_in_line, yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.queues.backend import Left
@@ -227,7 +228,8 @@ class Topic:
             if self.exiting:
                 raise BrokerError("exiting")
             queue = self._store.channel_queue(name, past)
-            channel = self.channels[name] = Channel(
+            new_channel = TopologyChannel if self._environment.options.has_topology else Channel
+            channel = self.channels[name] = new_channel(
                 self.name, name, self._environment, queue, self._delete_soon, self._doorbell.ring
             )
             if queue.ordered:

@@ -35,7 +35,6 @@ cdef class Connection:
     cdef _take_input(self, bint expired)
     cpdef check_open(self)
     cdef _ended(self)
-    cdef bytes _receive(self)
     cdef _watch_deadline(self)
     cdef _start_timer(self)
     cdef _stop_timer(self)

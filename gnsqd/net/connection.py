@@ -177,7 +177,12 @@ class Connection:
         layer = self._layer
         more: bool | None
         try:
-            data = self._receive()
+            if self._closed:
+                self.check_open()
+            try:
+                data = self._endpoint.receive()
+            except OSError as error:
+                raise (self._ended() if self._closed else self._failed("read", error)) from error
             if data is None:
                 # After a stall the deadline may be found out before what came in time.
                 if expired:
@@ -209,15 +214,6 @@ class Connection:
     def _ended(self) -> OSError:
         self.shutdown()  # nothing that follows from the end is to reach the client
         return OSError(f"{self._describe('read')}: use of closed network connection")
-
-    def _receive(self) -> bytes | None:
-        if self._closed:
-            self.check_open()
-        try:
-            received: bytes | None = self._endpoint.receive()
-            return received
-        except OSError as error:
-            raise (self._ended() if self._closed else self._failed("read", error)) from error
 
     def _watch_deadline(self) -> None:
         if self.read_deadline and (self._timer is None or self.read_deadline < self._timer_at):

@@ -1,4 +1,4 @@
-"""What `native` does without Python in between: a client's socket, and the bytes and the table of messages in flight."""
+"""What `native` does without Python in between: a client's socket, the bytes of messages, and their table in flight."""
 
 import socket
 from collections.abc import Callable

@@ -16,6 +16,7 @@ from gnsqd.broker.idle import idle_action
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.rules import Rules
 from gnsqd.broker.topic import Topic
+from gnsqd.broker.topology import TopologyChannel
 from gnsqd.hub.cooperative import Turns
 from gnsqd.options import Options
 from gnsqd.quantile import Result
@@ -201,7 +202,7 @@ def _channel_row(
         if field.name == "paused":
             row["clients"] = client_rows(channel.clients.values())
         row[field.name] = field.getter(channel)
-        if field.name == "message_count" and channel.local_counts is not None:
+        if field.name == "message_count" and isinstance(channel, TopologyChannel):
             row |= {key: count for key, count in zip(_LOCAL_COUNTS, channel.local_counts, strict=True) if count}
     row["e2e_processing_latency"] = _latency_row(e2e_latency(channel))
     if channel.rules != Rules():

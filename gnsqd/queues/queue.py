@@ -76,7 +76,7 @@ class Queue:
         self.dropped = self.rejected = 0
         self.log = log
         self.deferred = deferred
-        self.held_early = False  # `take` held messages back; the owner resets it
+        self.passed_over = False  # `take` passed over messages, and there may be more; the owner resets it
         self.ttl = options.message_ttl  # ns since the publication: older messages are dropped; 0 if none are
         self.expired = 0  # messages that were too old
         self.ordered = False  # the oldest message comes next
@@ -144,7 +144,7 @@ class Queue:
             self.blocked = len(memory) > self.capacity
 
     def put_again(self, messages: list[Message], takers: int = 0) -> None:
-        """Queues messages that were delivered before, and keeps all; in an ordered queue they come before newer ones."""
+        """Queues messages that were delivered before, and keeps all. An ordered queue gives them before newer ones."""
         if not self.ordered:
             self.put(messages, takers, keep=True)
         elif messages:
@@ -181,8 +181,9 @@ class Queue:
         """Removes and returns the next messages: at most `limit`, together at most `max_bytes` except for a single
         larger one. Empty if nothing can be read now.
 
-        A channel's queue holds back what is not due yet, and sets `held_early` if there was any. `finish` follows when
-        the channels of a topic have the messages, or consumers of a channel finished them."""
+        A channel's queue holds back what is not due yet, and drops what is too old; it sets `passed_over` if there was
+        any. `finish` follows when the channels of a topic have the messages, or consumers of a channel finished them.
+        """
         memory, backend = self.memory, self.backend
         if self.arranging is not None:
             return []
@@ -193,7 +194,7 @@ class Queue:
             self.backend_next = False
             messages = backend.read(limit, max_bytes)
             if messages and self.deferred is not None:
-                return self._due_of(messages, self.deferred)
+                return self._deliverable(messages)
             if messages or not memory:
                 return messages
         self.backend_next = True
@@ -210,19 +211,30 @@ class Queue:
         for position, message in enumerate(messages):
             if size >= max_bytes:
                 memory.extendleft(messages[: position - 1 : -1])
-                return messages[:position]
+                messages = messages[:position]
+                break
             size += len(message.frame)
-        return messages
+        return self._deliverable(messages) if self.ttl and self.deferred is not None else messages
 
-    def _due_of(self, messages: list[Message], deferred: Deferred) -> list[Message]:
-        """Returns which of the messages just read are due; the others are held back."""
+    def _deliverable(self, messages: list[Message]) -> list[Message]:
+        """Returns which of these messages consumers may have now: others are not due, or too old."""
+        taken = messages
         early = [message for message in messages if message.deferred]
         if early:
-            self.held_early = True
-            deferred.defer_read(early)
+            assert self.deferred is not None
+            self.deferred.defer_read(early)
+            messages = [message for message in messages if not message.deferred]
         if self.backend.unsettled:
-            self.backend.finish(messages)
-        return [message for message in messages if not message.deferred] if early else messages
+            self.backend.finish(taken)
+        if self.ttl:
+            horizon = time_ns() - self.ttl
+            expired = [message for message in messages if message.timestamp < horizon]
+            if expired:
+                self.finish(expired)
+                self.expired += len(expired)
+                messages = [message for message in messages if message.timestamp >= horizon]
+        self.passed_over = len(messages) < len(taken)
+        return messages
 
     def finish(self, messages: list[Message]) -> None:
         """Lets the backend forget messages that were taken."""

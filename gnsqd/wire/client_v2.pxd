@@ -36,7 +36,6 @@ cdef class ClientV2:
     cpdef set_deadlines(self)
     cpdef set_ready_count(self, long long count)
     cpdef left_flight(self, long long count)
-    cpdef wake(self)
     @cython.locals(message=Message, output=list, delivery=bytes, size=Py_ssize_t)
     cpdef send_messages(self, list messages)
     @cython.locals(output=list)

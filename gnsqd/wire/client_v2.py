@@ -171,9 +171,6 @@ class ClientV2:
         self.in_flight_count = 0
         self.doorbell.ring()
 
-    def wake(self) -> None:
-        self.doorbell.ring()
-
     def send_messages(self, messages: list[Message]) -> None:
         """Puts message frames into the output buffer, and sends a full one. May yield; errors as `flush`."""
         self.in_flight_count += len(messages)

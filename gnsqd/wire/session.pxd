@@ -33,4 +33,4 @@ cdef class Session:
     cdef _go_on(self)
     cdef bint _receive(self) except -1
     @cython.locals(client=ClientV2, channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint)
-    cpdef _pump(self)
+    cpdef messagePump(self)

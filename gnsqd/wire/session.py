@@ -77,10 +77,11 @@ class Session:
                 if not decoder.complete(command):
                     return True
                 handler = command.spec.handler
-                if handler is None:  # compiled, this calls from C to C
-                    answer = self._commands.publish(self.client, command)
-                else:
+                answer: bytes | None
+                if handler is not None:
                     answer = handler(self._commands, self.client, command)
+                else:  # compiled, this calls from C to C
+                    answer = self._commands.publish(self.client, command)
             except WouldYield:
                 return False
             except ClientError as error:
@@ -264,7 +265,46 @@ class Session:
         client = self.client
         try:
             while not client.exiting:
-                self._pump()
+                channel = client.delivering
+                if client.heartbeat_due:
+                    client.heartbeat_due = False
+                    if channel is not None:
+                        channel.stop_waiting(client)  # as in `ClientV2.wait_or_flush`
+                    client.flush([_HEARTBEAT])
+                    continue
+                window = client.window()
+                debugging = self._commands.debugging
+                if debugging and channel is not None:
+                    self._log.debug(
+                        "[%s] state rdy: %4d inflt: %4d", client, client.ready_count, client.in_flight_count
+                    )
+                if channel is None or window <= 0:
+                    if channel is not None:
+                        channel.stop_waiting(client)
+                    client.flush()
+                    client.doorbell.wait()
+                    continue
+                messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)
+                if messages:
+                    if debugging:
+                        for message in messages:
+                            body = message.body.decode("utf-8", "backslashreplace")
+                            id = message.id.decode()
+                            self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", id, client, body)
+                    client.send_messages(messages)
+                    if channel.queue.ordered:
+                        client.flush()  # the next one comes only after this one
+                    if len(messages) < window:
+                        if channel.waits(client):
+                            client.wait_or_flush()
+                        else:
+                            yield_turn()
+                elif channel.waits(client):
+                    client.wait_or_flush()
+                else:
+                    # The disk can't be read just now; or `take` passed over messages, then the bell has rung again.
+                    yield_turn()
+                    client.wait_or_flush(RETRY_SECONDS)
         except (OSError, StreamError) as error:
             if not client.exiting:
                 self._log.error("PROTOCOL(V2): [%s] messagePump error - %s", client, error)
@@ -272,47 +312,3 @@ class Session:
             if not client.exiting:
                 client.close()
             self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
-
-    def _pump(self) -> None:
-        client = self.client
-        channel = client.delivering
-        if client.heartbeat_due:
-            client.heartbeat_due = False
-            if channel is not None:
-                channel.stop_waiting(client)  # as in `ClientV2.wait_or_flush`
-            client.flush([_HEARTBEAT])
-            if client.exiting:
-                return
-            channel = client.delivering
-        window = client.window()
-        debugging = self._commands.debugging
-        if debugging and channel is not None:
-            self._log.debug("[%s] state rdy: %4d inflt: %4d", client, client.ready_count, client.in_flight_count)
-        if channel is None or window <= 0:
-            if channel is not None:
-                channel.stop_waiting(client)
-            client.flush()
-            client.doorbell.wait()
-            return
-        messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)
-        if messages:
-            if debugging:
-                for message in messages:
-                    body = message.body.decode("utf-8", "backslashreplace")
-                    id = message.id.decode()
-                    self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", id, client, body)
-            client.send_messages(messages)
-            if channel.queue.ordered:
-                client.flush()  # the next one comes only after this one
-            if client.window() > 0:
-                if channel.has_more():
-                    yield_turn()
-                else:
-                    channel.wait(client)
-                    client.wait_or_flush()
-        elif channel.has_more():
-            # The disk can't be read just now; or it gave messages that are not due yet, then the bell has rung again.
-            yield_turn()
-            client.wait_or_flush(RETRY_SECONDS)
-        else:
-            client.wait_or_flush()

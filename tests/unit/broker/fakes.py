@@ -7,6 +7,7 @@ from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 from time import time_ns
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,7 +61,11 @@ class FakeConsumer:
     def ready_count(self) -> int:
         return 1
 
-    def wake(self) -> None:
+    @property
+    def doorbell(self) -> Any:
+        return SimpleNamespace(ring=self._count)
+
+    def _count(self) -> None:
         self.woken += 1
 
     def left_flight(self, count: int = 0) -> None:

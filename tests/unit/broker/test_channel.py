@@ -161,12 +161,12 @@ def test_consumer_that_was_not_woken_leaves_a_message_for_each_that_was(fakes: B
         assert take(channel, consumer) == []
     messages = around.messages(b"0", b"1", b"2")
     channel.put_messages(messages[:2])
-    assert not channel.has_more()
+    assert channel.waits(consumers[2])
     assert take(channel, consumers[2]) == []
     channel.stop_waiting(consumers[0])
     assert woken(consumers) == [1, 1, 1]
     channel.put_messages(messages[2:])
-    assert channel.has_more()
+    assert not channel.waits(consumers[0])
     assert take(channel, consumers[0]) == messages[:1]
     assert take(channel, consumers[0]) == []
     assert [take(channel, consumer, 1) for consumer in consumers[1:]] == [messages[1:2], messages[2:]]
