@@ -146,7 +146,7 @@ class Channel:
         self._wake(len(messages))
 
     def add_client(self, client: Consumer) -> None:
-        """Adds a consumer; BrokerError if the channel ends, or has as many as max-channel-consumers allows."""
+        """Adds a consumer; raises BrokerError if the channel ends, or has as many as max-channel-consumers allows."""
         if self.exiting:
             raise BrokerError("exiting")
         limit = self._options.max_channel_consumers
@@ -256,7 +256,7 @@ class Channel:
         return len(messages)
 
     def finish(self, client_id: int, id: bytes) -> None:
-        """Executes FIN; BrokerError with the reason if `client_id` has no such message in flight."""
+        """Executes FIN; raises BrokerError with the reason if `client_id` has no such message in flight."""
         self._note_finished([self.in_flight.pop(id, client_id)])
 
     def _note_finished(self, messages: list[Message]) -> None:
@@ -351,7 +351,7 @@ class Channel:
             client.doorbell.ring()
 
     def empty(self) -> None:
-        """Drops all messages: queued, in flight and deferred. StorageError."""
+        """Drops all messages: queued, in flight and deferred. Raises StorageError."""
         self.emptied = monotonic_ns()
         self._forget()
         self.queue.empty()
@@ -363,7 +363,7 @@ class Channel:
             client.emptied()
 
     def delete(self) -> None:
-        """Drops all messages, files included, and closes the consumers' connections. StorageError."""
+        """Drops all messages, files included, and closes the consumers' connections. Raises StorageError."""
         self._exit("deleting")
         self._environment.notify(self, not self.ephemeral)
         self._forget()

@@ -90,8 +90,8 @@ class Topic:
         return new_messages(self._ids.reserve(now, len(bodies)), now, bodies, deferred)
 
     def put_messages(self, messages: list[Message]) -> None:
-        """Queues messages just published; BrokerError("exiting"), or StorageError: those before the failing one stay
-        queued. The publisher may be answered after `commit`."""
+        """Queues messages just published; raises BrokerError("exiting"), or StorageError: those before the failing one
+        stay queued. The publisher may be answered after `commit`."""
         if self.exiting:
             raise BrokerError("exiting")
         if self.write_ahead is not None:
@@ -178,7 +178,8 @@ class Topic:
         return self.queue.has_room(len(bodies))
 
     def commit(self) -> None:
-        """Returns when all that was put is as durable as the options promise; StorageError if it is not. May yield."""
+        """Returns when all that was put is as durable as the options promise; raises StorageError if it is not. May
+        yield."""
         self.write()
         self.wait_synced()
 
@@ -197,7 +198,7 @@ class Topic:
                 raise
 
     def wait_synced(self) -> None:
-        """Returns when all that was written is as durable as the options promise; StorageError if it is not. May
+        """Returns when all that was written is as durable as the options promise; raises StorageError if it is not. May
         yield."""
         if self.write_ahead is not None:
             self.write_ahead.wait_synced()
@@ -222,7 +223,8 @@ class Topic:
         return True
 
     def get_channel(self, name: str, past: Queue | None = None) -> Channel:
-        """Returns the channel of that name, new if there is none; BrokerError("exiting") or StorageError. May yield."""
+        """Returns the channel of that name, new if there is none; raises BrokerError("exiting") or StorageError. May
+        yield."""
         channel = self.channels.get(name)
         if channel is None:
             if self.exiting:
@@ -258,7 +260,8 @@ class Topic:
         return channel
 
     def delete_existing_channel(self, name: str) -> None:
-        """Deletes a channel with all its messages, and an ephemeral topic with its last channel; ChannelNotFound."""
+        """Deletes a channel with all its messages, and an ephemeral topic with its last channel; raises
+        ChannelNotFound."""
         channel = self.get_existing_channel(name)
         if channel.exiting:
             return
@@ -337,7 +340,7 @@ class Topic:
         self._doorbell.ring()
 
     def delete(self) -> None:
-        """Drops the topic, its channels and all their messages, files included. StorageError. May yield."""
+        """Drops the topic, its channels and all their messages, files included. Raises StorageError. May yield."""
         self._stop_pump("deleting")
         self._environment.notify(self, not self.ephemeral)
         with ExitStack() as last_to_first:  # each, whatever the others raise

@@ -208,7 +208,7 @@ class Decoder:
 
     def next_command(self) -> Command | None:
         """Returns the next command, without what follows its line, or None until the line is in. It is valid until the
-        next call. LineTooLong."""
+        next call. Raises LineTooLong."""
         command = self._repeated
         if command is not None:
             command.bodies = _NO_BODIES
@@ -258,7 +258,7 @@ class Decoder:
         return command
 
     def complete(self, command: Command) -> bool:
-        """Returns True once `command` has what follows its line. ClientError for a bad size, or after `end`."""
+        """Returns True once `command` has what follows its line. Raises ClientError for a bad size, or after `end`."""
         spec = command.spec
         if not spec.limits or command.bodies:
             return True
@@ -289,7 +289,7 @@ class Decoder:
         return True
 
     def _wait(self, command: Command) -> bool:
-        """Returns False, as `command` lacks bytes; ClientError if they do not come any more."""
+        """Returns False, as `command` lacks bytes; raises ClientError if they do not come any more."""
         spec = command.spec
         if self._end is None:
             return False
@@ -298,8 +298,8 @@ class Decoder:
         raise spec.refusal("failed to read {}" if command.size else "failed to read {} size", self._end)
 
     def messages(self, max_body_size: int, max_msg_size: int) -> list[bytes] | None:
-        """Returns the bodies of an MPUB, from the count on, or None until they are there; ClientError as soon as they
-        can't be right. The inner sizes decide where it ends, as in the real daemon; but their sum is bounded."""
+        """Returns the bodies of an MPUB, from the count on, or None until they are there; raises ClientError as soon as
+        they can't be right. The inner sizes decide where it ends, as in the real daemon; but their sum is bounded."""
         if self._count < 0:
             if not self._has(4):
                 return None
@@ -334,7 +334,8 @@ class Decoder:
         return bodies
 
     def _has_message(self, max_body_size: int, max_msg_size: int) -> bool:
-        """True if the next message of an MPUB is there, then contiguous in the buffer; ClientError for a bad size."""
+        """True if the next message of an MPUB is there, then contiguous in the buffer; raises ClientError for a bad
+        size."""
         if not self._has(4):
             return False
         size = _int32(self._buffer, self._position)

@@ -124,7 +124,7 @@ class Commands:
 
     def _authorize(self, client: ClientV2, command: Command, topic_name: str, channel_name: str = "") -> None:
         """Checks that `command` is permitted, by permissions that are queried again once they have expired. A client
-        never learns the reason for a refusal: only the log has it. ClientError, WouldYield."""
+        never learns the reason for a refusal: only the log has it. Raises ClientError, WouldYield."""
         if self._authenticate is None:
             return
         name = command.params[0].decode()
@@ -359,7 +359,7 @@ def _addressed(client: ClientV2, command: Command, words: int) -> tuple[Channel,
 
 
 def _number(raw: bytes, error_text: str) -> int:
-    """Returns the value of decimal digits, 0 if there are none; ClientError, whose text ends with `raw`."""
+    """Returns the value of decimal digits, 0 if there are none; raises ClientError, whose text ends with `raw`."""
     digits = raw.lstrip(b"0") or b"0"
     if not digits.isdigit():
         raise ClientError("E_INVALID", error_text.encode() + raw, _NO_NUMBER)

@@ -56,7 +56,7 @@ _LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
 
 
 def parse_identify(body: bytes, kind: type[Identify] = Identify) -> Identify:
-    """Decodes the body; ClientError for what is not a JSON object, or has a field of another type."""
+    """Decodes the body; raises ClientError for what is not a JSON object, or has a field of another type."""
     try:
         return kind(**decode_object(body, _STRUCTS[kind]))
     except ValueError as error:
@@ -64,7 +64,7 @@ def parse_identify(body: bytes, kind: type[Identify] = Identify) -> Identify:
 
 
 def apply_settings(client: ClientV2, identify: Identify, options: Options) -> None:
-    """Takes over what is in range, in the real daemon's order; ClientError at the first that isn't."""
+    """Takes over what is in range, in the real daemon's order; raises ClientError at the first that isn't."""
     client.client_id = identify.client_id
     client.hostname = identify.hostname
     client.user_agent = identify.user_agent
@@ -109,12 +109,12 @@ def _locate(client: ClientV2, options: Options) -> None:
 
 
 def _time(what: str, milliseconds: int, shortest: int, longest: int) -> int:
-    """Returns a time in ns; ClientError if it is not in the range, whose ends are ns."""
+    """Returns a time in ns; raises ClientError if it is not in the range, whose ends are ns."""
     return _checked(what, milliseconds, shortest // MILLISECOND, longest // MILLISECOND) * MILLISECOND
 
 
 def _checked(what: str, value: int, lowest: int, highest: int) -> int:
-    """Returns `value`; ClientError if it is not in the range."""
+    """Returns `value`; raises ClientError if it is not in the range."""
     if not lowest <= value <= highest:
         reason = f"{what} ({value}) is invalid"
         raise ClientError("E_BAD_BODY", f"IDENTIFY {reason}", ValueError(reason))
@@ -122,8 +122,8 @@ def _checked(what: str, value: int, lowest: int, highest: int) -> int:
 
 
 def negotiate(client: ClientV2, identify: Identify, tls: bool, options: Options) -> bytes:
-    """Reduces the compression that `identify` asks for to what we allow; ClientError if that is two. Returns the answer
-    to feature negotiation: clients see the keys in this order, and the level also without deflate."""
+    """Reduces the compression that `identify` asks for to what we allow; raises ClientError if that is two. Returns the
+    answer to feature negotiation: clients see the keys in this order, and the level also without deflate."""
     identify.deflate = options.deflate and identify.deflate
     identify.snappy = options.snappy and identify.snappy
     if identify.deflate and identify.snappy:

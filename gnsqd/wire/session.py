@@ -43,8 +43,8 @@ class Session:
         IOLoop has let the command at hand `may_yield`: so it may also be called where nothing can wait.
 
         True if the next command needs more bytes; False if IOLoop has to go on, because it may yield, changes the
-        stream or comes after a publish that is not committed yet, or because others are to have their turn. ClientError
-        after the answer to a command that ends the connection; LineTooLong."""
+        stream or comes after a publish that is not committed yet, or because others are to have their turn. Raises
+        ClientError after the answer to a command that ends the connection; raises LineTooLong."""
         decoder = self.decoder
         debugging = self._commands.debugging
         channel = None if debugging else self.client.channel
@@ -134,7 +134,7 @@ class Session:
 
     def commit_and_reply(self) -> None:
         """Sends the answers of the batch, once what it has published is kept as surely as the options promise. May
-        yield; ClientError, which is the only answer then, if that can't be kept; errors as `ClientV2.flush`."""
+        yield; raises ClientError, which is the only answer then, if that can't be kept; errors as `ClientV2.flush`."""
         client = self.client
         replies = self._replies
         if self._uncommitted:
@@ -220,8 +220,8 @@ class Session:
 
     def _receive(self) -> bool:
         """Answers what is executed, and has `take` called with what comes until IOLoop has to go on; gives the decoder
-        the end of the stream. Returns False if it ends between two commands; OSError, StreamError if it breaks there,
-        and errors as `take`. Yields."""
+        the end of the stream. Returns False if it ends between two commands; raises OSError, StreamError if it breaks
+        there, and errors as `take`. Yields."""
         self.commit_and_reply()
         self._turn_end = 0.0
         if self._command is not None:
@@ -238,7 +238,8 @@ class Session:
         return self._command is not None
 
     def _upgrade(self, tls: TLS | None, compression: Layer | None, label: str) -> None:
-        """Puts the layers on that IDENTIFY has agreed on. ClientError if a handshake fails; OSError. Yields."""
+        """Puts the layers on that IDENTIFY has agreed on. Raises ClientError if a handshake fails; raises OSError.
+        Yields."""
         client = self.client
         if tls is not None:
             self._log.info("PROTOCOL(V2): [%s] upgrading connection to TLS", client)

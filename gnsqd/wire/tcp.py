@@ -38,7 +38,7 @@ class TCPServer:
         return [client for client in self.clients.values() if client.counters]
 
     def serve(self) -> None:
-        """Accepts clients until `close`. ListenerBroken if the listener breaks."""
+        """Accepts clients until `close`. Raises ListenerBroken if the listener breaks."""
         self.listener.serve("TCP", self._log, self._spawn_client, self._options.max_tcp_connections)
 
     def shutdown(self, at_once: bool) -> None:
