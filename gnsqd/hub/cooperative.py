@@ -11,6 +11,7 @@ from gnsqd.hub.doorbell import Doorbell
 from gnsqd.shared.errors import NSQError
 
 TURN_SECONDS = 0.0005
+CLIENT_TURN_SECONDS = 0.004  # a turn of the commands, or requests, of one client that are there together
 BACKGROUND_SECONDS = 0.003  # a turn of what has to keep up with publishers
 FREED_AT_ONCE = 64  # objects
 _ONCE_AROUND = 1e-6

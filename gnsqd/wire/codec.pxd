@@ -37,7 +37,7 @@ cdef class Decoder:
     cpdef bytes magic(self)
     @cython.locals(data="const unsigned char *", start=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t, ids=list)
     cpdef list finished_ids(self)
-    cpdef take_back(self, Py_ssize_t count)
+    cpdef put_back(self, Py_ssize_t count)
     @cython.locals(start=Py_ssize_t, command=Command)
     cpdef Command next_command(self)
     @cython.locals(data="const unsigned char *", line=bytes, start=Py_ssize_t, end=Py_ssize_t, params=list, spec=CommandSpec, command=Command)

@@ -202,7 +202,7 @@ class Decoder:
         self._position = start + len(ids) * _FIN_LENGTH
         return ids
 
-    def take_back(self, count: int) -> None:
+    def put_back(self, count: int) -> None:
         """Lets the last `count` of the FINs that `finished_ids` removed come as commands after all."""
         self._position -= count * _FIN_LENGTH
 

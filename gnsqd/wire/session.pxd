@@ -23,7 +23,7 @@ cdef class Session:
     cpdef bint execute(self) except -1
     cdef bint _is_turn_over(self) except -1
     @cython.locals(replies=list)
-    cpdef bint take(self, bytes data) except -1
+    cpdef bint receive_data(self, bytes data) except -1
     @cython.locals(client=ClientV2)
     cdef _note_answered(self)
     @cython.locals(client=ClientV2, topic=Topic, name=str, replies=list, uncommitted=dict)

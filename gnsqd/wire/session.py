@@ -7,7 +7,7 @@ client's channel, and sends heartbeats. What a command does is in `commands`.
 from time import monotonic
 
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
-from gnsqd.hub.cooperative import Spawn, WouldYield, yield_turn
+from gnsqd.hub.cooperative import CLIENT_TURN_SECONDS, Spawn, WouldYield, yield_turn
 from gnsqd.log import Logger
 from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.shared.errors import StorageError
@@ -16,7 +16,6 @@ from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError, Command, Decoder, LineTooLong, frame
 from gnsqd.wire.commands import Commands
 
-TURN_SECONDS = 0.004  # for the commands of one client that are there at once
 TLS_HANDSHAKE_SECONDS = 5.0
 
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
@@ -60,7 +59,7 @@ class Session:
                         self.client.finish_count += count
                         self.client.left_flight(count)
                         if count < len(ids):
-                            decoder.take_back(len(ids) - count)
+                            decoder.put_back(len(ids) - count)
                         self._has_executed = self._has_executed or count > 0
                 command = self._command = decoder.next_command()
                 if command is None:
@@ -113,10 +112,10 @@ class Session:
     def _is_turn_over(self) -> bool:
         now = monotonic()
         if not self._turn_end:
-            self._turn_end = now + TURN_SECONDS
+            self._turn_end = now + CLIENT_TURN_SECONDS
         return now > self._turn_end
 
-    def take(self, data: bytes) -> bool:
+    def receive_data(self, data: bytes) -> bool:
         """Executes and answers the commands that `data` completes. Never yields: returns False if IOLoop has to go on,
         also because the commit or the client's socket may have to wait. Errors as `execute`."""
         self._turn_end = 0.0
@@ -214,20 +213,20 @@ class Session:
         if self._is_turn_over():
             self.client.connection.check_open()
             yield_turn()
-            self._turn_end = monotonic() + TURN_SECONDS
+            self._turn_end = monotonic() + CLIENT_TURN_SECONDS
         if command is not None:
             command.may_yield = True
 
     def _receive(self) -> bool:
-        """Answers what is executed, and has `take` called with what comes until IOLoop has to go on; gives the decoder
-        the end of the stream. Returns False if it ends between two commands; raises OSError, StreamError if it breaks
-        there, and errors as `take`. Yields."""
+        """Answers what is executed, and has `receive_data` called with what comes until IOLoop has to go on; gives the
+        decoder the end of the stream. Returns False if it ends between two commands; raises OSError, StreamError if it
+        breaks there, and errors as `receive_data`. Yields."""
         self.commit_and_reply()
         self._turn_end = 0.0
         if self._command is not None:
-            self._command.may_yield = False  # `take` has to stop for it again
+            self._command.may_yield = False  # `receive_data` has to stop for it again
         try:
-            if self.client.connection.feed(self.take):
+            if self.client.connection.feed(self.receive_data):
                 return True
         except (OSError, StreamError) as error:
             if self._command is None:

@@ -178,7 +178,7 @@ def test_runs_of_fins_are_the_commands_that_they_would_be_otherwise(lines: list[
     while True:
         ids = in_runs.finished_ids()
         in_flight = list(itertools.takewhile(IN_FLIGHT.__contains__, ids))
-        in_runs.take_back(len(ids) - len(in_flight))
+        in_runs.put_back(len(ids) - len(in_flight))
         seen += [[b"FIN", id] for id in in_flight]
         if (command := in_runs.next_command()) is None:
             break

@@ -191,7 +191,7 @@ def test_session_of_a_client_that_failed_is_freed_at_once(serve: Callable[..., S
 def test_commands_at_hand_end_with_the_connection(
     serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gnsqd.wire.session, "TURN_SECONDS", 1e-6)
+    monkeypatch.setattr(gnsqd.wire.session, "CLIENT_TURN_SECONDS", 1e-6)
     served = serve()
     loop = served.start("IOLoop")
     served.theirs.sendall(b"NOP\n" * 6400)
@@ -231,7 +231,7 @@ def test_auth_is_not_refused_because_the_daemon_exits(serve: Callable[..., Serve
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, commands: bytes
 ) -> None:
-    monkeypatch.setattr(gnsqd.wire.session, "TURN_SECONDS", 1e-6)
+    monkeypatch.setattr(gnsqd.wire.session, "CLIENT_TURN_SECONDS", 1e-6)
     served = serve(Options(mem_queue_size=0))
     seen = set()
 
