@@ -96,7 +96,10 @@ class Bounds:
         """Drops messages beyond the bounds if that is the policy, at most `step` of each queue; returns True if any."""
         if not self._trims:
             return False
-        queues = self._channel_queues() if self._drops else self._idle_queues()
+        queues = self._channel_queues()
+        if not self._drops:  # drop-idle, which leaves the other channels to `admit`
+            channels = [channel for channel in self._channels.values() if not channel.may_refuse]
+            queues = [channel.queue for channel in channels if not channel.ephemeral and not channel.exiting]
         dropped = 0
         if self._max_depth:
             if self._drops:
@@ -110,10 +113,6 @@ class Bounds:
 
     def _channel_queues(self) -> list[Queue]:
         return [channel.queue for channel in self._channels.values() if not channel.exiting]
-
-    def _idle_queues(self) -> list[Queue]:
-        channels = [channel for channel in self._channels.values() if not channel.ephemeral and not channel.exiting]
-        return [channel.queue for channel in channels if not channel.may_refuse]
 
     def _trim_bytes(self, queues: list[Queue]) -> int:
         """Drops at most MAX_STEP messages, in the largest queues, and then those of the topic's own, which are newer.

@@ -46,12 +46,13 @@ class IdentifyWithTopology(Identify):
 _TYPES: dict[type, GoType] = {str: "string", bool: "bool", int: "int"}
 
 
-def _struct(kind: type[Identify]) -> Struct:
-    types = {name: _TYPES[type(getattr(kind, name))] for name in kind.names}
-    return Struct("nsqd.identifyDataV2", types | {"sample_rate": "int32"})
-
-
-_STRUCTS = {kind: _struct(kind) for kind in (Identify, IdentifyWithTopology)}
+_STRUCTS = {
+    kind: Struct(
+        "nsqd.identifyDataV2",
+        {name: _TYPES[type(getattr(kind, name))] for name in kind.names} | {"sample_rate": "int32"},
+    )
+    for kind in (Identify, IdentifyWithTopology)
+}
 _LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
 
 
