@@ -94,13 +94,14 @@ def _settings(words: Words) -> str:
 
 
 def _series(words: Words) -> str:
-    """Writes the series of topics and channels, which /stats and statsd may have too; other rows of the table stay where
-    they are."""
+    """Writes the series of topics and channels, with the names that /stats and statsd have for them; other rows of the
+    table stay where they are."""
     rows, place = list(words.values()), 0
     for level, names in _LABELS.items():
         for field in metric_fields(level, Options(max_attempts=1)):
-            row = [f"`{metric(level, field)}`", field.kind.value, names, field.help]
-            row += [f"`{field.name}`" if field in STAT_FIELDS[level] else "", f"`{field.statsd}`" if field.statsd else ""]
+            key = f"`{field.name}`" if field in STAT_FIELDS[level] else ""
+            pushed = f"`{field.statsd}`" if field.statsd else ""
+            row = [f"`{metric(level, field)}`", field.kind.value, names, field.help, key, pushed]
             known = [index for index, other in enumerate(rows) if other[0] == row[0]]
             place = known[0] if known else place
             rows[place : place + len(known)] = [row]
