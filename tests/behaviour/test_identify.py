@@ -366,7 +366,7 @@ def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: Daemon
         client.subscribe(topic, "c", rdy=20000)
         publisher.publish(topic, *[b"x"] * 10000)
         in_flight = in_flight_of(nsqd, topic, 10000)
-        assert 3700 < in_flight < 4700  # item 25 of NSQD-COMPAT 10
+        assert 3700 < in_flight < 4700  # as in nsqd's own test
         received = [client.message(timeout=10) for _ in range(in_flight)]
         assert {message.attempts for message in received} == {1}
 

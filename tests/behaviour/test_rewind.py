@@ -1,4 +1,4 @@
-"""Messages that are delivered again (contrib/docs/replay.md), by ordinary clients. Only ours has this."""
+"""Messages that are delivered again (contrib/docs/logs.md), by ordinary clients. Only ours has this."""
 
 import json
 import time

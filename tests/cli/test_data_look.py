@@ -288,7 +288,7 @@ TOPIC_T = {"topics": [{"name": "t", "paused": False, "channels": None}], "versio
 
 
 def test_messages_that_only_the_side_file_has_or_above_the_limit_are_counted(tmp_path: Path) -> None:
-    """As contrib/docs/data-directory.md has its format."""
+    """As contrib/docs/structures.md has its format."""
 
     def entry(number: int, due: int, payload: bytes = b"") -> bytes:
         return struct.pack(">H16sqi", 1, b"%016x" % number, due, len(payload)) + payload

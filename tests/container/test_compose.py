@@ -124,19 +124,6 @@ def test_examples_of_dev_mode_are_of_our_image_and_reachable_under_their_own_num
         assert all(outside == inside for outside, _, inside in (port.partition(":") for port in service["ports"]))
 
 
-@pytest.mark.peer
-def test_examples_that_are_replaced_would_start(peer_binary: Callable[[str], Path]) -> None:
-    real = [service for example in EXAMPLES for service in example.values() if "nsqio" in service.get("image", "")]
-    assert len(real) == 8
-    names = {name for example in EXAMPLES for name in example}
-    for service in real:
-        program, *flags = service["command"].split()
-        known = flags_in(help_of(peer_binary(program.strip("/"))))
-        for flag, _, value in (flag.lstrip("-").partition("=") for flag in flags):
-            assert flag in known
-            assert ":" not in value or value.partition(":")[0] in names
-
-
 # gnsqd
 
 

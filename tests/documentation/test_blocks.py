@@ -15,8 +15,6 @@ RUNNABLE = [page for page in PAGES if re.search("<!-- run", page.read_text("utf-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl, as who reads them does")
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.stem))
 def test_blocks_of_the_page_run(page: Path, tmp_path: Path) -> None:
-    if "\nnode " in page.read_text("utf-8") and shutil.which("node") is None:
-        pytest.skip("needs node")
     with Session(tmp_path, page.name) as session:
         session.run(list(steps(page)))
 

@@ -97,9 +97,9 @@ def test_options_that_texts_name_exist() -> None:
 
 
 ABOUT_DAEMON = (
-    "cluster.md", "data-directory.md", "dead-letters.md", "disk-queue.md", "greenlets.md", "http.md", "lookupd.md",
-    "message.md", "metrics.md", "move.md", "operations.md", "security.md", "statistics.md", "survive.md", "swap.md",
-    "tcp.md", "testing.md", "tutorial.md", "watch.md",
+    "cluster.md", "data-directory.md", "dead-letters.md", "http.md", "internals.md", "logs.md", "lookupd.md",
+    "metrics.md", "move.md", "operations.md", "security.md", "structures.md", "survive.md", "swap.md", "tcp.md",
+    "testing.md", "tutorial.md",
 )  # fmt: skip
 WORDS_OF_OTHERS = (
     *("--http-client-tls-cert", "--http-client-tls-key"),  # nsqadmin

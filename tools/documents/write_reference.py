@@ -1,7 +1,7 @@
-"""Writes the tables of four reference pages in contrib/docs from the program: http.md from the routes, tcp.md from the
-commands, statistics.md and metrics.md from the statistics. The program gives the rows and what it determines in them.
-Other words stand in the tables and are kept: a row that the table lacks is an error, until somebody writes it. `make
-options` runs it; a test compares."""
+"""Writes the tables of three pages in contrib/docs from the program: http.md from the routes, tcp.md from the commands,
+metrics.md from the statistics. The program gives the rows and what it determines in them. Other words stand in the
+tables and are kept: a row that the table lacks is an error, until somebody writes it. `make options` runs it; a test
+compares."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -93,28 +93,20 @@ def _settings(words: Words) -> str:
     return table(["Key", "Type", ""], rows)
 
 
-def _statistics(level: str) -> Callable[[Words], str]:
-    def written(words: Words) -> str:
-        rows = []
-        for field in STAT_FIELDS[level]:
-            pushed = f"`{field.statsd}`" if field.statsd else ""
-            rows.append([f"`{field.name}`", field.kind.value, field.help, pushed, f"`{metric(level, field)}`"])
-        return table(["Key", "Kind", "Meaning", "statsd", "Prometheus"], rows)
-
-    return written
-
-
 def _series(words: Words) -> str:
-    """Writes the series of topics and channels; other rows of the table stay where they are."""
+    """Writes the series of topics and channels, with the names that /stats and statsd have for them; other rows of the
+    table stay where they are."""
     rows, place = list(words.values()), 0
     for level, names in _LABELS.items():
         for field in metric_fields(level, Options(max_attempts=1)):
-            row = [f"`{metric(level, field)}`", field.kind.value, names, field.help]
+            key = f"`{field.name}`" if field in STAT_FIELDS[level] else ""
+            pushed = f"`{field.statsd}`" if field.statsd else ""
+            row = [f"`{metric(level, field)}`", field.kind.value, names, field.help, key, pushed]
             known = [index for index, other in enumerate(rows) if other[0] == row[0]]
             place = known[0] if known else place
             rows[place : place + len(known)] = [row]
             place += 1
-    return table(["name", "type", "labels", "meaning"], rows)
+    return table(["name", "type", "labels", "meaning", "`/stats`", "statsd"], rows)
 
 
 def metric(level: str, field: StatField) -> str:
@@ -131,13 +123,9 @@ _LABELS = {"topic": "topic", "channel": "topic, channel"}
 TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
     "http.md": {"routes": _endpoints, "errors": _http_errors},
     "tcp.md": {"commands": _commands, "settings": _settings, "errors": _wire_errors},
-    "statistics.md": {
-        "topics": _statistics("topic"),
-        "channels": _statistics("channel"),
-        "clients": _keys(ClientStats.names),
-        "memory": _keys(MemoryStats().row()),
-    },
     "metrics.md": {
         "series": _series,
+        "clients": _keys(ClientStats.names),
+        "memory": _keys(MemoryStats().row()),
     },
 }

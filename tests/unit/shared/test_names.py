@@ -1,4 +1,4 @@
-"""Names of topics and channels (NSQD-COMPAT 2.3, and item 1 of its section 10)."""
+"""Names of topics and channels (NSQD-COMPAT 2.3)."""
 
 import pytest
 
