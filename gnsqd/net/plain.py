@@ -1,4 +1,4 @@
-"""What `native` does without Python in between: a client's socket, the bytes of messages, and their table in flight."""
+"""A client's socket, the frames of new messages, and the table of messages in flight: `native` has the same in C."""
 
 import socket
 from collections.abc import Callable
