@@ -20,8 +20,7 @@ from gevent import Timeout
 
 from gnsqd.gotext import Struct, decode_object, quote
 from gnsqd.hub.cooperative import yield_turn
-from gnsqd.net.addresses import join_host_port
-from gnsqd.net.dial import dial, reason
+from gnsqd.net.addresses import dial, join_host_port, reason
 from gnsqd.shared.errors import AnswerTooLarge, HTTPClientError
 
 _ACCEPT = "application/vnd.nsq; version=1.0"

@@ -17,8 +17,7 @@ from gnsqd.cluster.lookup_peer import CONNECT_TIMEOUT, LookupdInfo, LookupPeer
 from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
-from gnsqd.net.addresses import format_address, join_host_port, split_host_port
-from gnsqd.net.dial import is_name, look_up, reason
+from gnsqd.net.addresses import format_address, is_name, join_host_port, look_up, reason, split_host_port
 from gnsqd.options import Options
 from gnsqd.shared.errors import AnswerTooLarge, HTTPClientError
 from gnsqd.shared.names import is_valid_name

@@ -19,7 +19,7 @@ from gevent import Greenlet, Timeout
 from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
-from gnsqd.net.dial import Socket, dial_address, reason
+from gnsqd.net.addresses import Socket, dial_address, reason
 from gnsqd.shared.errors import NSQError
 from gnsqd.shared.names import is_ephemeral
 
