@@ -42,9 +42,8 @@ from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Daemon
 from gnsqd.systemd import ServiceManager
 from gnsqd.web.cross_origin import allow_origins
-from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
-from gnsqd.web.handlers import API
+from gnsqd.web.handlers import BrokerAPI, DaemonAPI
 from gnsqd.web.publishing import Publishing
 from gnsqd.web.ranges import Ranges
 from gnsqd.web.routes import Router, TLSRequired
@@ -162,10 +161,10 @@ class NSQD(Daemon):
         commands = Commands(self._registry, options, log, new_tls, authenticate)
         self._tcp_server = TCPServer(self._listeners["TCP"], commands, options, log, spawn_for_client)
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
-        status = Status(options, *parts, self._port("HTTP"), self._exit_requested.is_set, log)
+        daemon_api = DaemonAPI(options, *parts, self._port("HTTP"), self._exit_requested.is_set, log)
         publishing = Publishing(options, self._registry, log)
-        endpoints = (publishing, status, self._debug, self._ranges)
-        api = API(options, self._registry, log, self._metadata_file, self._lookup, *endpoints)
+        endpoints = (publishing, daemon_api, self._debug, self._ranges)
+        api = BrokerAPI(options, self._registry, self._metadata_file, *endpoints)
         router = Router(api, options, log)
         guard = None
         if options.http_auth_token_files or options.http_auth_common_names or options.http_auth_server:
