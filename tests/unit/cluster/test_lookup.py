@@ -10,7 +10,7 @@ from gevent import Timeout, killall, sleep, spawn
 from gevent.event import Event
 
 from gnsqd.broker.registry import Registry
-from gnsqd.cluster import lookup, lookup_peer
+from gnsqd.cluster import lookup
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
@@ -86,7 +86,7 @@ def test_creation_and_deletion_are_reported_in_order(ours: Daemon, lookupd: Look
 
 
 def test_heartbeats_go_on_and_reconnect(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_peer, "PING_INTERVAL", 0.02)
+    monkeypatch.setattr(lookup, "PING_INTERVAL", 0.02)
     server = lookupd()
     ours.registry.get_topic("t")
     ours.start(server)
@@ -113,11 +113,11 @@ def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
 ) -> None:
     server = lookupd(lambda line: [] if line == "REGISTER t" else obliging(line))
     connected(ours, server)
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", 0.1)
     ours.registry.get_topic("t")
     eventually(lambda: "REGISTER t - i/o timeout" in ours.log())
     eventually(lambda: server.closed)
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", DEADLINE)
     server.respond = obliging
     assert len(server.lines) == 1
     ours.registry.get_topic("u")
@@ -127,8 +127,8 @@ def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
 def test_peer_that_falls_far_behind_gets_everything_again(
     ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
-    monkeypatch.setattr(lookup_peer, "MAX_EVENTS", 5)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", 10 * DEADLINE)
+    monkeypatch.setattr(lookup, "MAX_EVENTS", 5)
     awake = Event()
 
     def slow(line: str) -> Iterable[bytes]:
@@ -182,7 +182,7 @@ def test_end_sends_the_queue_and_unregisters_ephemeral_names(ours: Daemon, looku
 
 
 def test_end_waits_for_all_that_hang_together(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", 10 * DEADLINE)
     monkeypatch.setattr(lookup, "END_TIMEOUT", 0.1)
     servers = [lookupd(lambda line: obliging(line) if line == "IDENTIFY" else []) for _ in range(2)]
     connected(ours, *servers)
@@ -421,7 +421,7 @@ def test_peers_that_do_not_answer_are_asked_only_if_there_are_no_others(
     webs = [http(response(b'{"channels":["c"]}')) for _ in range(2)]
     servers = [with_http(lookupd, web.port) for web in webs]
     connected(ours, *servers)
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.5)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", 0.5)
     servers[0].respond = lambda line: []
     ours.registry.get_topic("t")
     eventually(lambda: ours.lookup.connected() == {servers[0].address: False, servers[1].address: True})
