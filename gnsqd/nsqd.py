@@ -23,7 +23,7 @@ from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.cluster.lookup import Lookup
-from gnsqd.health import Health
+from gnsqd.health import DiskHealth, ServiceManager
 from gnsqd.log import Logger
 from gnsqd.net.addresses import join_host_port
 from gnsqd.net.connection import HAS_NATIVE_SOCKETS
@@ -40,21 +40,19 @@ from gnsqd.storage import metadata, rules
 from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Daemon
-from gnsqd.systemd import ServiceManager
-from gnsqd.web.cross_origin import allow_origins
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import BrokerAPI, DaemonAPI
 from gnsqd.web.publishing import Publishing
 from gnsqd.web.ranges import Ranges
 from gnsqd.web.routes import Router, TLSRequired
-from gnsqd.web.server import HTTPServer
+from gnsqd.web.server import HTTPServer, allow_origins
 from gnsqd.wire.commands import Commands
 from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
     from gnsqd.demo import Demo
-    from gnsqd.lookupd.embedded import EmbeddedLookupd
+    from gnsqd.lookupd.nsqlookupd import EmbeddedLookupd
     from gnsqd.observe.statsd import Statsd
     from nsqadmin_cli.web.process import PageProcess
 
@@ -83,7 +81,7 @@ class NSQD(Daemon):
         self._dead_letters = DeadLetters(self._registry, log, self._spawn)
         self._idle = IdleChannels(self._registry, options, self._metadata_file, log, self._spawn)
         self._terminating = False
-        self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
+        self._health = DiskHealth(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
         self._debug = Debug(self._registry.held, self._memory, self._supervisor.crashes)
         self._ranges = Ranges(self._registry, log)
@@ -150,7 +148,7 @@ class NSQD(Daemon):
     def _build_servers(self, new_tls: Callable[[], TLS] | None, client_roots: bytes) -> None:
         options, log, spawn_for_client = self._options, self._log, self._supervisor.spawn_for_client
         if options.embedded_lookupd_tcp_address or options.embedded_lookupd_http_address:
-            from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
+            from gnsqd.lookupd.nsqlookupd import EmbeddedLookupd  # most daemons have none
 
             lookupd_log = log.derive(LookupdOptions().log_prefix)
             self._embedded = EmbeddedLookupd(options, lookupd_log, self._supervisor, self._new_topic)
@@ -171,7 +169,7 @@ class NSQD(Daemon):
             from gnsqd.web.http_auth import build_guard  # loads OpenSSL
 
             guard = build_guard(options, router, log, authenticate)
-        allow = allow_origins(options.http_allow_origins, router)
+        allow = allow_origins(options.http_allow_origins, router.methods)
         self._http_servers: list[HTTPServer] = []
         limits = (options.http_idle_timeout, options.max_http_connections)
         if listener := self._listeners.get("HTTP"):
@@ -332,11 +330,12 @@ class NSQD(Daemon):
             self._log.warn(text, self._metadata_path, ", ".join(names), metadata.FILE_NAME)
 
     def _notify(self, changed: Topic | Channel, persist: bool) -> None:
+        topic, channel = (changed.topic_name, changed.name) if isinstance(changed, Channel) else (changed.name, "")
         if persist:
-            self._metadata_file.note_change(changed.topic_name if isinstance(changed, Channel) else changed.name)
-        self._lookup.notify(changed)
+            self._metadata_file.note_change(topic)
+        self._lookup.notify(topic, channel, changed.exiting)
         if self._embedded is not None:
-            self._embedded.notify(changed)
+            self._embedded.notify(topic, channel, changed.exiting)
 
     # Exit
 

@@ -20,11 +20,10 @@ from contextlib import suppress
 from functools import partial
 from socket import gethostname
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gevent import Greenlet, Timeout, joinall, killall, sleep
 
-from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
 from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.cooperative import Spawn, Turns
@@ -186,13 +185,11 @@ class Lookup:
             if not topic.exiting
         ]
 
-    def notify(self, thing: Any) -> None:
-        """Reports that a topic or channel was created or deleted. Never yields."""
-        kind, names = "topic", thing.name
-        if isinstance(thing, Channel):
-            kind, names = "channel", f"{thing.topic_name} {thing.name}"
+    def notify(self, topic: str, channel: str, exiting: bool) -> None:
+        """Reports that a topic or, with its name, a channel was created or deleted. Never yields."""
+        kind, names = ("channel", f"{topic} {channel}") if channel else ("topic", topic)
         for peer in self._peers.values():
-            peer.queue_command(kind, f"{'UNREGISTER' if thing.exiting else 'REGISTER'} {names}")
+            peer.queue_command(kind, f"{'UNREGISTER' if exiting else 'REGISTER'} {names}")
 
     def channels_to_precreate(self, topic_name: str) -> list[str]:
         """Returns the channels of this topic that nsqlookupds list, sorted. Yields until all have answered or failed.

@@ -28,7 +28,7 @@ LAYERS = (
     ("gnsqd.configuration",),
     ("gnsqd.nsqd",),
     ("gnsqd.lookupd",),
-    ("gnsqd.supervisor", "gnsqd.systemd", "gnsqd.health", "gnsqd.demo"),
+    ("gnsqd.supervisor", "gnsqd.health", "gnsqd.demo"),
     ("gnsqd.web",),
     ("gnsqd.wire", "gnsqd.cluster", "gnsqd.observe.statsd", "gnsqd.observe.prometheus"),
     ("gnsqd.observe.stats",),

@@ -9,7 +9,9 @@ import pytest
 from gevent import Timeout, killall, sleep, spawn
 from gevent.event import Event
 
+from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
 from gnsqd.cluster import lookup
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import Options
@@ -32,11 +34,12 @@ class Daemon:
         self.registry: Registry = self.fakes.registry
         self.lookup = Lookup(self.registry, self.options, self.fakes.logger, self.fakes.spawn)
         self.registry.attach(
-            self.fakes.environment._replace(
-                notify=lambda thing, persist: self.lookup.notify(thing),
-                channels_to_precreate=self.lookup.channels_to_precreate,
-            )
+            self.fakes.environment._replace(notify=self.notify, channels_to_precreate=self.lookup.channels_to_precreate)
         )
+
+    def notify(self, changed: Topic | Channel, persist: bool) -> None:
+        names = (changed.topic_name, changed.name) if isinstance(changed, Channel) else (changed.name, "")
+        self.lookup.notify(*names, changed.exiting)
 
     def start(self, *peers: FakeLookupd | str) -> None:
         self.options.nsqlookupd_tcp_addresses = [peer if isinstance(peer, str) else peer.address for peer in peers]
