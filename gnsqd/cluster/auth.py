@@ -14,7 +14,7 @@ import re2
 from gevent import get_hub
 from greenlet import getcurrent, greenlet
 
-from gnsqd.cluster.http_client import HTTPClient
+from gnsqd.cluster.http_client import GoHTTPClient
 from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.cooperative import Turns
 from gnsqd.shared.errors import AuthError, HTTPClientError
@@ -140,7 +140,7 @@ class State:
 class Auth:
     """Asks the servers at `addresses`: `host:port`, or URLs. `method` is get or post."""
 
-    def __init__(self, addresses: list[str], http: HTTPClient, method: str = "get") -> None:
+    def __init__(self, addresses: list[str], http: GoHTTPClient, method: str = "get") -> None:
         self._addresses = addresses
         self._method = method
         self._http = http

@@ -45,7 +45,7 @@ from gnsqd.shared.names import is_ephemeral, is_valid_name
 from gnsqd.shared.version import NSQD_VERSION
 
 if TYPE_CHECKING:
-    from gnsqd.cluster.http_client import HTTPClient
+    from gnsqd.cluster.http_client import GoHTTPClient
 
 MAX_CHANNELS_BODY = 5 * 1024 * 1024  # bytes
 END_TIMEOUT = 1.0  # seconds in which all connections together send the rest
@@ -81,7 +81,7 @@ class Lookup:
         self._options = options
         self._log = log
         self._spawn = spawn
-        self._http: HTTPClient | None = None
+        self._http: GoHTTPClient | None = None
         self._peers: dict[str, LookupPeer] = {}
         self._addresses: dict[str, list[str]] = {}  # of each name that has several
         self._resolver: Greenlet[..., None] | None = None
@@ -109,10 +109,10 @@ class Lookup:
         options = self._options
         addresses = options.nsqlookupd_tcp_addresses or []
         if addresses and self._http is None:
-            from gnsqd.cluster.http_client import HTTPClient  # imported late, as it loads slowly
+            from gnsqd.cluster.http_client import GoHTTPClient  # imported late, as it loads slowly
 
             timeouts = options.http_client_connect_timeout, options.http_client_request_timeout
-            self._http = HTTPClient(*timeouts, MAX_CHANNELS_BODY)
+            self._http = GoHTTPClient(*timeouts, MAX_CHANNELS_BODY)
         self._update_peers()
         if self._resolver is not None:
             self._resolver_doorbell.ring()

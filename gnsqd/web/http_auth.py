@@ -97,7 +97,13 @@ class Guard:
     def _judge(self, request: Request) -> tuple[Needs, list[Grant], bytes]:
         """Returns what the request requires, what it has, and its token if only auth servers may know it, else b""."""
         role, topic_role = self._router.roles(request)
-        needs = _needs_of(request, role, topic_role)
+        try:
+            parameters = parse_query(request.query) if topic_role else {}
+        except BadQuery:
+            parameters = {}
+        needs, topic = Needs(role), parameters.get("topic", "")
+        if is_valid_name(topic):  # /stats takes an empty one for all topics
+            needs = Needs(role, topic_role, topic, parameters.get("channel", ""))
         token = _token_of(request.headers.get(b"authorization", b""))
         grants = self._tokens.grants(token)
         unknown = token if self._servers is not None and not grants else b""
@@ -128,17 +134,6 @@ class Guard:
         assert self._servers is not None
         host = "" if remote_address.startswith("@") else remote_address.rpartition(":")[0].strip("[]")
         return self._servers.permit(needs, (host, self._tls, self._common_name, token), request.may_yield)
-
-
-def _needs_of(request: Request, role: Role, topic_role: str) -> Needs:
-    try:
-        parameters = parse_query(request.query) if topic_role else {}
-    except BadQuery:
-        parameters = {}
-    topic = parameters.get("topic", "")
-    if not is_valid_name(topic):  # /stats takes an empty one for all topics
-        return Needs(role)
-    return Needs(role, topic_role, topic, parameters.get("channel", ""))
 
 
 def _token_of(authorization: bytes) -> bytes:

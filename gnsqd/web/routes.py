@@ -243,8 +243,14 @@ class Router:
         if endpoint is None:
             return self._respond_unrouted(request, remote_address)
         route, handler = endpoint
-        if request.encoded and route.codings and (refusal := self._decode(request, remote_address, route.codings)):
-            return refusal
+        if request.encoded and route.codings:
+            from gnsqd.web.content_encoding import Undecodable, decode  # few publishers compress
+
+            try:
+                decode(request, route.codings.split(", "))
+            except Undecodable as error:
+                headers = b"Accept-Encoding: %s\r\n" % route.codings.encode()
+                return self.refuse(request, remote_address, HTTPError(error.status, error.code), headers)
         started = monotonic_ns() if route.logged else 0
         status = 200
         try:
@@ -260,17 +266,6 @@ class Router:
         if isinstance(result, Stream):
             return _render_stream(request, result)
         return render_result(request, status, result, route.v1)
-
-    def _decode(self, request: Request, remote_address: str, codings: str) -> bytes:
-        """Decodes the body; returns the response if that fails, else b"". Yields or raises WouldYield, as `respond`."""
-        from gnsqd.web.content_encoding import Undecodable, decode  # few publishers compress
-
-        try:
-            decode(request, codings.split(", "))
-            return b""
-        except Undecodable as error:
-            headers = b"Accept-Encoding: %s\r\n" % codings.encode()
-            return self.refuse(request, remote_address, HTTPError(error.status, error.code), headers)
 
     def _refusal(self, request: Request, error: Exception) -> tuple[int, str]:
         """Returns status and code of a handler's error; errors without a code are logged."""

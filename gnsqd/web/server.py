@@ -118,10 +118,15 @@ class HTTPServer:
     def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:
             if self._new_tls is None:
-                self._serve_requests(connection, self._router)
+                HTTPSession(self, connection, self._router).serve()
             else:
                 self._serve_tls(connection, self._new_tls())
-            self._linger(connection, sock)
+            # The client reads the last answer before what it still sends makes the kernel reset the connection.
+            sock.shutdown(socket.SHUT_WR)
+            connection.read_deadline = 0.0
+            with Timeout(LINGER_SECONDS, False):
+                while connection.receive():
+                    pass
         except (OSError, StreamError):
             pass  # the client is gone or too slow: not logged, as in Go's server
         finally:
@@ -146,20 +151,9 @@ class HTTPServer:
                 self._log.warn("http: TLS handshake error from %s: %s", connection.remote_address, error)
             return
         router = self._router if self._for_peer is None else self._for_peer(layer.peer_common_name)
-        self._serve_requests(connection, router)
+        HTTPSession(self, connection, router).serve()
         layer.end()
         connection.send([b""])  # nothing but TLS's goodbye, without which clients suspect that the end is missing
-
-    def _serve_requests(self, connection: Connection, router: Responder) -> None:
-        HTTPSession(self, connection, router).serve()
-
-    def _linger(self, connection: Connection, sock: socket.socket) -> None:
-        """Lets the client read the last answer before what it still sends makes the kernel reset the connection."""
-        sock.shutdown(socket.SHUT_WR)
-        connection.read_deadline = 0.0
-        with Timeout(LINGER_SECONDS, False):
-            while connection.receive():
-                pass
 
 
 class HTTPSession:

@@ -8,7 +8,7 @@ from gevent import Greenlet, sleep, spawn
 from gevent.event import Event
 
 from gnsqd.cluster.auth import MAX_ALLOWED, MAX_REGEX_SIZE, MAX_SECRET_SIZE, Auth, State, parse_answer
-from gnsqd.cluster.http_client import HTTPClient
+from gnsqd.cluster.http_client import GoHTTPClient
 from gnsqd.shared.errors import AuthError, HTTPClientError
 from kit.auth_server import EVERYTHING
 from kit.daemons import DEADLINE
@@ -18,7 +18,7 @@ def answer(*authorizations: object, ttl: int = 1) -> bytes:
     return json.dumps({"ttl": ttl, "authorizations": authorizations}).encode()
 
 
-class FakeHTTP(HTTPClient):
+class FakeHTTP(GoHTTPClient):
     """Notes URLs, and answers once it is `let`."""
 
     def __init__(self, error: str = "") -> None:
