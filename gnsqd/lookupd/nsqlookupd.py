@@ -17,7 +17,7 @@ from gevent import Greenlet, joinall
 from gnsqd.log import Logger
 from gnsqd.lookupd.api import EMBEDDED_ROUTES, LOOKUPD_ROUTES, LookupdAPI
 from gnsqd.lookupd.protocol_v1 import LookupTCPServer
-from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.net.listener import Listener, close_servers
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import LookupdOptions, Options
@@ -47,7 +47,7 @@ class LookupdServers:
         debug: Debug | None,
         provide: Callable[[str], None] | None = None,
     ) -> None:
-        self.db = RegistrationDB(options.max_registrations)
+        self.db = RegistrationDB(options.max_registrations, log)
         self._spawn = supervisor.spawn
         self._greenlets: list[Greenlet[..., None]] = []
         addresses = {"TCP": options.tcp_address, "HTTP": options.http_address}
@@ -137,7 +137,6 @@ class EmbeddedLookupd(LookupdServers):
         )
         provide = self._provide if options.lookup_creates_topics else None
         super().__init__(lookupd_options, log, supervisor, None, provide)
-        self._registrant: Registrant | None = None
         self.registered_at = ""  # the HTTP address where this gnsqd is listed
         if options.broadcast_tcp_port and options.broadcast_http_port:
             self.db.own = own = PeerInfo(
@@ -152,26 +151,28 @@ class EmbeddedLookupd(LookupdServers):
                 follows_host=not options.broadcast_address_given,
             )
             own.heard = _ALWAYS  # it never times out
-            self._registrant = Registrant(self.db, own, log)
+            self.db.connect(own)
             self.registered_at = self.http_address
         else:
             log.error("this nsqd is not registered: it has no TCP port or no HTTP port, and no broadcast port instead")
 
     def notify(self, topic: str, channel: str, exiting: bool) -> None:
         """Reports that a topic or, with its name, a channel was created or deleted. Never yields."""
-        if self._registrant is None:
+        own = self.db.own
+        if own is None:
             return
         if not exiting:
-            self._registrant.register(topic, channel)
+            self.db.register(own, topic, channel)
         elif channel:
-            self._registrant.unregister(topic, channel)
+            self.db.unregister(own, topic, channel)
         else:
             for name in self.db.channel_names(topic):  # which will report themselves too late
-                self._registrant.unregister(topic, name)
-            self._registrant.unregister_topic(topic)
+                self.db.unregister(own, topic, name)
+            self.db.unregister_topic(own, topic)
 
     def _provide(self, name: str) -> None:
-        topic = None if self._registrant is None else self._new_topic(name)
-        if self._registrant is not None and topic is not None and not topic.exiting:
+        own = self.db.own
+        topic = None if own is None else self._new_topic(name)
+        if own is not None and topic is not None and not topic.exiting:
             for channel in ("", *topic.channels):  # which may have been deleted here, and not in the broker
-                self._registrant.register(name, channel)
+                self.db.register(own, name, channel)
