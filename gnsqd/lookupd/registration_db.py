@@ -47,7 +47,7 @@ class PeerInfo(Record):
     follows_host: bool = False
 
     def __post_init__(self) -> None:
-        self.topics: dict[str, Producer] = {}
+        self.topics: dict[str, TopicProducer] = {}
         self.channels: dict[tuple[str, str], None] = {}
         self.last_update = time_ns()
         self.heard = monotonic_ns()
@@ -79,7 +79,7 @@ class PeerInfo(Record):
         return self.heard - before
 
 
-class Producer:
+class TopicProducer:
     """The registration of one nsqd for one topic. `tombstoned_at` is ns since 1970, 0 if it never was."""
 
     __slots__ = ("_tombstoned", "peer", "tombstoned_at")
@@ -111,7 +111,7 @@ class RegistrationDB:
 
     def __init__(self, limit: int, log: Logger) -> None:
         self.clients: dict[str, PeerInfo] = {}
-        self.topics: dict[str, dict[str, Producer]] = {}
+        self.topics: dict[str, dict[str, TopicProducer]] = {}
         self.channels: dict[str, dict[str, dict[str, PeerInfo]]] = {}
         self.count = 0
         self.own: PeerInfo | None = None
@@ -147,7 +147,7 @@ class RegistrationDB:
             peer.channels[topic, channel] = None
             self._log_change(peer, "REGISTER", "channel", topic, channel)
         if new_topic:
-            self._topic(topic)[peer.id] = peer.topics[topic] = Producer(peer)
+            self._topic(topic)[peer.id] = peer.topics[topic] = TopicProducer(peer)
             self._log_change(peer, "REGISTER", "topic", topic)
         self.count += new_channel + new_topic
 
@@ -222,7 +222,7 @@ class RegistrationDB:
             self._check(1)
             self._channel(topic, channel)
 
-    def _topic(self, topic: str) -> dict[str, Producer]:
+    def _topic(self, topic: str) -> dict[str, TopicProducer]:
         """Returns the producers of a topic, whose name is added if it is new."""
         if topic not in self.topics:
             self.topics[topic] = {}

@@ -21,7 +21,7 @@ from gnsqd.broker.topic import Topic
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Turns
 from gnsqd.options import SECOND, Options
-from gnsqd.quantile import Result
+from gnsqd.quantile import LatencyFigures
 from gnsqd.shared.statistics import ChannelFigures, StatKind, TopicFigures
 from gnsqd.shared.version import version_string
 
@@ -52,7 +52,7 @@ def _retained_count(topic: Topic) -> int:
     return 0 if topic.write_ahead is None else topic.write_ahead.history.count
 
 
-def e2e_latency(thing: Topic | Channel) -> Result | None:
+def e2e_latency(thing: Topic | Channel) -> LatencyFigures | None:
     """Returns how long messages took from publication to FIN, in a channel or in all channels of a topic; None if no
     percentiles are configured, or if there is no channel. May yield for a topic."""
     if isinstance(thing, Channel):
@@ -222,7 +222,7 @@ def _age_row(thing: Topic | Channel) -> Row:
     return {"oldest_message_age_seconds": round(thing.queue.age, 6) or None}
 
 
-def _latency_row(latency: Result | None) -> Row:
+def _latency_row(latency: LatencyFigures | None) -> Row:
     """Returns floats because the real daemon does, which shows from 2**53 ns on."""
     if latency is None:
         return {"count": 0, "percentiles": None}

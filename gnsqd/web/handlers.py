@@ -52,7 +52,7 @@ from gnsqd.web.routes import (
 from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
-    from gnsqd.observe.prometheus import Metrics
+    from gnsqd.observe.prometheus import MetricsPage
     from gnsqd.queues.history import History
 
 DEFAULT_PEEK = 10
@@ -311,7 +311,7 @@ class DaemonAPI(Record):
     _log: Logger
 
     def __post_init__(self) -> None:
-        self._metrics: Metrics | None = None
+        self._metrics: MetricsPage | None = None
         self._started = time.monotonic_ns()
 
     def ping(self, request: Request) -> str:
@@ -404,7 +404,7 @@ class DaemonAPI(Record):
             # At the first scrape, as it takes a third of a start's time; in a thread, so that the hub goes on.
             prometheus = get_hub().threadpool.apply(import_module, ("gnsqd.observe.prometheus",))
             if self._metrics is None:  # or another scrape was first
-                self._metrics = prometheus.Metrics(
+                self._metrics = prometheus.MetricsPage(
                     registry=self._registry,
                     options=self._options,
                     memory=self._debug.memory,

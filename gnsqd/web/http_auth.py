@@ -28,7 +28,7 @@ from gnsqd.web.http11 import Request
 from gnsqd.web.routes import BadQuery, HTTPError, Role, Router, parse_query
 
 if TYPE_CHECKING:
-    from gnsqd.cluster.auth import State
+    from gnsqd.cluster.auth import AuthState
 
 CHECK_SECONDS = 1.0
 MAX_STATES = 1000  # answers of auth servers that are kept
@@ -39,7 +39,7 @@ _TOPIC_ROLES = ("read", "publish", "manage")
 _VERIFYING = "require-verify"
 _VERIFY = f"--tls-client-auth-policy={_VERIFYING}"
 
-Authenticate = Callable[[str, bool, str, bytes], "State"]  # `Auth.query`
+Authenticate = Callable[[str, bool, str, bytes], "AuthState"]  # `Auth.query`
 
 
 class Grant(NamedTuple):
@@ -147,7 +147,7 @@ class AuthServers:
     def __init__(self, authenticate: Authenticate, log: Logger) -> None:
         self._authenticate = authenticate
         self._log = log
-        self._states: dict[bytes, State] = {}
+        self._states: dict[bytes, AuthState] = {}
 
     def permit(self, needs: Needs, question: tuple[str, bool, str, bytes], may_yield: bool) -> bool:
         """Returns True if the answer to the question, the arguments of `authenticate`, permits a request with these

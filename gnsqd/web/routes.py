@@ -48,7 +48,7 @@ class Content(NamedTuple):
     headers: bytes = b""
 
 
-class Stream(NamedTuple):
+class StreamedContent(NamedTuple):
     """An answer in parts, after which the connection ends. Its status is 200: errors come before it is returned."""
 
     content_type: str
@@ -70,7 +70,7 @@ class Route(Record):
     are accepted as its Content-Encoding, which is ignored without any; `on_hub` is True if the handler raises
     WouldYield for a request that may not yield; a Guard requires `role` or, for the topic of the request, `topic_role`:
     read, publish or manage; `errors` are those besides GENERAL_ERRORS. Handlers return text, None for an empty answer,
-    Content, Stream, or a value to be encoded as JSON.
+    Content, StreamedContent, or a value to be encoded as JSON.
     """
 
     method: str
@@ -263,7 +263,7 @@ class Router:
             result = Content(dumps({"message": code, **details}).encode(), status=status) if route.v1 else code
         if route.logged:
             self._log_request(request, remote_address, status, started)
-        if isinstance(result, Stream):
+        if isinstance(result, StreamedContent):
             return _render_stream(request, result)
         return render_result(request, status, result, route.v1)
 
@@ -366,7 +366,7 @@ def render_result(request: Request, status: int, result: object, v1: bool) -> by
     return render(request, status, _encode(result), _V1_JSON)
 
 
-def _render_stream(request: Request, stream: Stream) -> Generator[list[bytes]]:
+def _render_stream(request: Request, stream: StreamedContent) -> Generator[list[bytes]]:
     """Yields the parts as chunks, so that a client notices if one is missing; HTTP 1.0 has none."""
     headers = _V1 + b"Content-Type: %s\r\n" % stream.content_type.encode()
     chunked = not request.http10
