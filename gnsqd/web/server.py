@@ -118,7 +118,7 @@ class HTTPServer:
     def _handle(self, connection: Connection, sock: socket.socket) -> None:
         try:
             if self._new_tls is None:
-                HTTPSession(self, connection, self._router).serve()
+                self._serve_requests(connection, self._router)
             else:
                 self._serve_tls(connection, self._new_tls())
             # The client reads the last answer before what it still sends makes the kernel reset the connection.
@@ -151,9 +151,12 @@ class HTTPServer:
                 self._log.warn("http: TLS handshake error from %s: %s", connection.remote_address, error)
             return
         router = self._router if self._for_peer is None else self._for_peer(layer.peer_common_name)
-        HTTPSession(self, connection, router).serve()
+        self._serve_requests(connection, router)
         layer.end()
         connection.send([b""])  # nothing but TLS's goodbye, without which clients suspect that the end is missing
+
+    def _serve_requests(self, connection: Connection, router: Responder) -> None:
+        HTTPSession(self, connection, router).serve()
 
 
 class HTTPSession:
