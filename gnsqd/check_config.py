@@ -18,8 +18,8 @@ from gnsqd.net.addresses import unix_name
 from gnsqd.net.listener import Listener, is_stale
 from gnsqd.options import LookupdOptions, Option, Options, choice_checks, demo_checks, early_checks, late_checks
 from gnsqd.shared.errors import StartError
-from gnsqd.web.cross_origin import parse_origin
 from gnsqd.web.http_auth import Tokens, parse_common_names
+from gnsqd.web.server import parse_origin
 
 Resolve = Callable[[Mapping[str, Any], Mapping[str, Any]], Options | LookupdOptions]
 

@@ -161,15 +161,11 @@ def unknown_keys(config: Mapping[str, Any], options: Table = OPTIONS) -> Iterato
         if isinstance(value, dict):
             yield f"table [{key}] is ignored, options belong above all tables"
             continue
-        nearest = _nearest(key.lower().replace("-", "_"), names) if number < _MAX_HINTS else []
+        from difflib import get_close_matches  # imported late, as few need it
+
+        nearest = get_close_matches(key.lower().replace("-", "_"), names, 1, 0.7) if number < _MAX_HINTS else []
         hint = f"; did you mean {names[nearest[0]]}?" if nearest else ""
         yield f"unknown key {key} is ignored{hint}"
-
-
-def _nearest(key: str, names: Mapping[str, str]) -> list[str]:
-    from difflib import get_close_matches  # imported late, as few need it
-
-    return get_close_matches(key, names, 1, 0.7)
 
 
 def _check_integers(value: object) -> None:
@@ -193,14 +189,6 @@ def resolve(flags: Mapping[str, Any], config: Mapping[str, Any]) -> Options:
     return Options(**values, broadcast_address_given=is_given, broadcast_address_auto=is_auto)
 
 
-def combine(flags: Mapping[str, Any], config: Mapping[str, Any], options: Table = OPTIONS) -> dict[str, Any]:
-    """Merges flags and config file, whose unknown keys are ignored; returns the values without defaults. Raises
-    StartError or BadValue, each with the text the real daemon has where it has one."""
-    known = _parse_special({option.cfg: config[option.cfg] for option in options if option.cfg in config})
-    rows = [option for option in options if option.cfg and option.cfg in known and option.name not in flags]
-    return {**flags, **{option.name: _coerce(option, known[option.cfg]) for option in rows}}
-
-
 # These come first and are checked even where a flag overrides them.
 _SPECIAL: dict[str, Callable[[str], int]] = {
     "tls_required": parse_tls_required,
@@ -209,18 +197,21 @@ _SPECIAL: dict[str, Callable[[str], int]] = {
 }
 
 
-def _parse_special(config: Mapping[str, Any]) -> dict[str, Any]:
-    parsed = dict(config)
-    for key in filter(config.__contains__, _SPECIAL):
-        text = gotext.format_value(config[key])
+def combine(flags: Mapping[str, Any], config: Mapping[str, Any], options: Table = OPTIONS) -> dict[str, Any]:
+    """Merges flags and config file, whose unknown keys are ignored; returns the values without defaults. Raises
+    StartError or BadValue, each with the text the real daemon has where it has one."""
+    known = {option.cfg: config[option.cfg] for option in options if option.cfg in config}
+    for key in filter(known.__contains__, _SPECIAL):
+        text = gotext.format_value(known[key])
         if key == "tls_min_version" and not text:
-            del parsed[key]
+            del known[key]
             continue
         try:
-            parsed[key] = _SPECIAL[key](text)
+            known[key] = _SPECIAL[key](text)
         except ValueError:
             raise StartError(f"failed parsing {key} {text}", prefix="") from None
-    return parsed
+    rows = [option for option in options if option.cfg and option.cfg in known and option.name not in flags]
+    return {**flags, **{option.name: _coerce(option, known[option.cfg]) for option in rows}}
 
 
 # The names of types in errors.

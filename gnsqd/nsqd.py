@@ -23,7 +23,7 @@ from gnsqd.broker.queue_scan import QueueScan
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.topic import Topic
 from gnsqd.cluster.lookup import Lookup
-from gnsqd.health import Health
+from gnsqd.health import DiskHealth, ServiceManager
 from gnsqd.log import Logger
 from gnsqd.net.addresses import join_host_port
 from gnsqd.net.connection import HAS_NATIVE_SOCKETS
@@ -40,22 +40,19 @@ from gnsqd.storage import metadata, rules
 from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Daemon
-from gnsqd.systemd import ServiceManager
-from gnsqd.web.cross_origin import allow_origins
-from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
-from gnsqd.web.handlers import API
+from gnsqd.web.handlers import BrokerAPI, DaemonAPI
 from gnsqd.web.publishing import Publishing
 from gnsqd.web.ranges import Ranges
 from gnsqd.web.routes import Router, TLSRequired
-from gnsqd.web.server import HTTPServer
+from gnsqd.web.server import HTTPServer, allow_origins
 from gnsqd.wire.commands import Commands
 from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
     from gnsqd.demo import Demo
-    from gnsqd.lookupd.embedded import EmbeddedLookupd
+    from gnsqd.lookupd.nsqlookupd import EmbeddedLookupd
     from gnsqd.observe.statsd import Statsd
     from nsqadmin_cli.web.process import PageProcess
 
@@ -84,7 +81,7 @@ class NSQD(Daemon):
         self._dead_letters = DeadLetters(self._registry, log, self._spawn)
         self._idle = IdleChannels(self._registry, options, self._metadata_file, log, self._spawn)
         self._terminating = False
-        self._health = Health(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
+        self._health = DiskHealth(self._registry, options.max_msg_size, self._metadata_path, self._syncer, log)
         self._memory = MemoryStats()
         self._debug = Debug(self._registry.held, self._memory, self._supervisor.crashes)
         self._ranges = Ranges(self._registry, log)
@@ -92,6 +89,7 @@ class NSQD(Daemon):
         self._lookup = Lookup(self._registry, options, log, self._spawn)
         self._embedded: EmbeddedLookupd | None = None
         self._admin: PageProcess | None = None
+        self._auth: Auth | None = None
         self._statsd: Statsd | None = None
         self._demo: Demo | None = None
         self._service_manager = ServiceManager(self._registry, self._drain, log)
@@ -104,7 +102,14 @@ class NSQD(Daemon):
         self._debug.start()
         self._lock.acquire()
         refuse(early_checks(options))
-        new_tls, client_roots = self._prepare_tls()
+        new_tls: Callable[[], TLS] | None = None
+        client_roots = b""  # to verify auth servers
+        if options.tls_cert or options.tls_key or options.tls_root_ca_file or options.tls_required:
+            from gnsqd.net import tls  # takes a sixth of a start's time, and 10 MB
+
+            context = tls.build_context(options)
+            new_tls = None if context is None else partial(tls.TLSLayer, context)
+            client_roots = tls.read_client_roots(options)
         refuse(late_checks(options))
         self._rule_book.configured = broker_rules.parse_option(options.channel_rules)
         log.info(version_string())
@@ -112,7 +117,21 @@ class NSQD(Daemon):
         log.info("gnsqd v%s (%s%s)", VERSION, lane(), ", native sockets" if HAS_NATIVE_SOCKETS else "")
         try:
             self._data_path = DataPath(options, log, self._syncer, self._health.note, self._check_exit)
-            self._registry.attach(self._environment())
+            environment = Environment(
+                options=options,
+                log=log,
+                ids=GuidFactory(options.node_id),
+                open_store=self._data_path.open_store,
+                notify=self._notify,
+                channels_to_precreate=self._channels_to_precreate,
+                spawn=self._spawn,
+                free_disk=self._free_disk,
+                note_dead=self._dead_letters.note,
+                wake_at=self._queue_scan.wake_at,
+                watch_idle=self._idle.watch,
+                rules=self._rule_book,
+            )
+            self._registry.attach(environment)
             self._listen(new_tls is not None)
             self._build_servers(new_tls, client_roots)
             self._load_metadata()
@@ -151,28 +170,41 @@ class NSQD(Daemon):
     def _build_servers(self, new_tls: Callable[[], TLS] | None, client_roots: bytes) -> None:
         options, log, spawn_for_client = self._options, self._log, self._supervisor.spawn_for_client
         if options.embedded_lookupd_tcp_address or options.embedded_lookupd_http_address:
-            from gnsqd.lookupd.embedded import EmbeddedLookupd  # most daemons have none
+            from gnsqd.lookupd.nsqlookupd import EmbeddedLookupd  # most daemons have none
 
             lookupd_log = log.derive(LookupdOptions().log_prefix)
             self._embedded = EmbeddedLookupd(options, lookupd_log, self._supervisor, self._new_topic)
         if options.admin_http_address:
-            self._admin = self._new_admin()
-        self._auth = self._open_auth(client_roots) if options.auth_http_addresses else None
+            from nsqadmin_cli.web.process import PageProcess  # few have it
+
+            # of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone
+            lookupd = "" if self._embedded is None else self._embedded.registered_at
+            http_address = self._listeners["HTTP"].address if "HTTP" in self._listeners else ""
+            name = options.broadcast_address if options.broadcast_address_given else ""
+            page = (options.admin_http_address, http_address, (name, options.broadcast_http_port), lookupd)
+            self._admin = PageProcess(*page, options.http_auth_token_files, log)
+        if options.auth_http_addresses:
+            from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth  # imported late, as they load slowly
+            from gnsqd.cluster.http_client import GoHTTPClient
+
+            timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
+            http_client = GoHTTPClient(*timeouts, MAX_ANSWER_SIZE, client_roots, options.tls_min_version)
+            self._auth = Auth(options.auth_http_addresses, http_client, options.auth_http_request_method)
         authenticate = None if self._auth is None else self._auth.query
         commands = Commands(self._registry, options, log, new_tls, authenticate)
         self._tcp_server = TCPServer(self._listeners["TCP"], commands, options, log, spawn_for_client)
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
-        status = Status(options, *parts, self._port("HTTP"), self._exit_requested.is_set, log)
+        daemon_api = DaemonAPI(options, *parts, self._port("HTTP"), self._exit_requested.is_set, log)
         publishing = Publishing(options, self._registry, log)
-        endpoints = (publishing, status, self._debug, self._ranges)
-        api = API(options, self._registry, log, self._metadata_file, self._lookup, *endpoints)
+        endpoints = (publishing, daemon_api, self._debug, self._ranges)
+        api = BrokerAPI(options, self._registry, self._metadata_file, *endpoints)
         router = Router(api, options, log)
         guard = None
         if options.http_auth_token_files or options.http_auth_common_names or options.http_auth_server:
             from gnsqd.web.http_auth import build_guard  # loads OpenSSL
 
             guard = build_guard(options, router, log, authenticate)
-        allow = allow_origins(options.http_allow_origins, router)
+        allow = allow_origins(options.http_allow_origins, router.methods)
         self._http_servers: list[HTTPServer] = []
         limits = (options.http_idle_timeout, options.max_http_connections)
         if listener := self._listeners.get("HTTP"):
@@ -211,25 +243,6 @@ class NSQD(Daemon):
             self._statsd.start()
         self._spawn("reportLoop", self._service_manager.report_loop)
 
-    def _open_auth(self, client_roots: bytes) -> "Auth":
-        from gnsqd.cluster.auth import MAX_ANSWER_SIZE, Auth  # imported late, as they load slowly and few need them
-        from gnsqd.cluster.http_client import HTTPClient
-
-        options = self._options
-        timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
-        http_client = HTTPClient(*timeouts, MAX_ANSWER_SIZE, client_roots, options.tls_min_version)
-        return Auth(options.auth_http_addresses, http_client, options.auth_http_request_method)
-
-    def _new_admin(self) -> "PageProcess":
-        """Returns the page of nsqlookupd in this process, if this nsqd is registered there, else of this nsqd alone."""
-        from nsqadmin_cli.web.process import PageProcess  # few have it
-
-        options, lookupd = self._options, "" if self._embedded is None else self._embedded.registered_at
-        http_address = self._listeners["HTTP"].address if "HTTP" in self._listeners else ""
-        broadcast = (options.broadcast_address if options.broadcast_address_given else "", options.broadcast_http_port)
-        tokens = options.http_auth_token_files
-        return PageProcess(options.admin_http_address, http_address, broadcast, lookupd, tokens, self._log)
-
     def _new_topic(self, name: str) -> Topic | None:
         """Returns the topic that a consumer looks for, None if it cannot be created now. May yield."""
         try:
@@ -239,32 +252,6 @@ class NSQD(Daemon):
         except (BrokerError, StorageError) as error:
             self._log.warn("TOPIC(%s): not created for a lookup - %s", name, error)
         return None
-
-    def _prepare_tls(self) -> tuple[Callable[[], TLS] | None, bytes]:
-        """Returns a factory of TLS layers, None without a certificate, and the roots for our own requests."""
-        options = self._options
-        if not (options.tls_cert or options.tls_key or options.tls_root_ca_file or options.tls_required):
-            return None, b""
-        from gnsqd.net import tls  # takes a sixth of a start's time, and 10 MB
-
-        context = tls.build_context(options)
-        return None if context is None else partial(tls.TLSLayer, context), tls.read_client_roots(options)
-
-    def _environment(self) -> Environment:
-        return Environment(
-            options=self._options,
-            log=self._log,
-            ids=GuidFactory(self._options.node_id),
-            open_store=self._data_path.open_store,
-            notify=self._notify,
-            channels_to_precreate=self._channels_to_precreate,
-            spawn=self._spawn,
-            free_disk=self._free_disk,
-            note_dead=self._dead_letters.note,
-            wake_at=self._queue_scan.wake_at,
-            watch_idle=self._idle.watch,
-            rules=self._rule_book,
-        )
 
     def _channels_to_precreate(self, topic: str) -> list[str]:
         """Returns the channels that any nsqlookupd lists. Yields."""
@@ -284,14 +271,30 @@ class NSQD(Daemon):
 
     def _load_metadata(self) -> None:
         is_missing = not os.path.exists(self._metadata_path)
-        if is_missing:
-            self._warn_of_older_metadata()
-        topics = self._data_path.end_journals(self._read_metadata())
+        if is_missing and (names := metadata.find_older(self._options.data_path)):
+            text = "NSQ: there is no %s, and metadata of an nsqd before v1.0 is not read: %s; to have its topics and "
+            text += "channels, stop this nsqd and rename that file, of the same format, to %s"
+            self._log.warn(text, self._metadata_path, ", ".join(names), metadata.FILE_NAME)
+        try:
+            listed = metadata.load(self._metadata_path)
+        except StorageError as error:
+            if isinstance(error.__cause__, ValueError):
+                text = "NSQ: %s is damaged; `gnsqadmin data repair --replace %s` restores topics and channels from the "
+                text += "names of the other files"
+                self._log.warn(text, self._metadata_path, self._quoted_data_path)
+            raise
+        topics = self._data_path.end_journals(listed)
         path = os.path.join(self._options.data_path, rules.FILE_NAME)
         self._rule_book.kept = broker_rules.decode(rules.load_rules(path))
         self._registry.load(topics, self._data_path.journals.topics)
         self._rule_book.kept = {}
-        self._warn_of_unserved(is_missing)
+        if names := find_unserved(self._data_path.context.data_files):
+            shown = ", ".join(names[:MAX_NAMES])
+            shown += f" and {len(names) - MAX_NAMES} others" if len(names) > MAX_NAMES else ""
+            reason = f"{self._metadata_path} {'is missing' if is_missing else 'does not list them'}"
+            text = "NSQ: messages of %s are not served, as %s; to serve them, stop this nsqd and run `gnsqadmin data "
+            text += "repair --adopt-orphans --replace %s`"
+            self._log.warn(text, shown, reason, self._quoted_data_path)
         try:
             self._metadata_file.write()
         except StorageError as error:
@@ -300,44 +303,19 @@ class NSQD(Daemon):
             # consumers have to drain a full disk; persist_loop tries again
             self._log.error("failed to persist metadata - %s", error)
 
-    def _read_metadata(self) -> list[metadata.TopicMetadata]:
-        try:
-            return metadata.load(self._metadata_path)
-        except StorageError as error:
-            if isinstance(error.__cause__, ValueError):
-                text = "NSQ: %s is damaged; `gnsqadmin data repair --replace %s` restores topics and channels from the "
-                text += "names of the other files"
-                self._log.warn(text, self._metadata_path, self._quoted_data_path)
-            raise
-
     @property
     def _quoted_data_path(self) -> str:
         from shlex import quote  # few need it
 
         return quote(self._options.data_path or ".")
 
-    def _warn_of_unserved(self, is_missing: bool) -> None:
-        """Logs which topics and channels have messages and are not in nsqd.dat."""
-        if names := find_unserved(self._data_path.context.data_files):
-            listed = ", ".join(names[:MAX_NAMES])
-            listed += f" and {len(names) - MAX_NAMES} others" if len(names) > MAX_NAMES else ""
-            reason = f"{self._metadata_path} {'is missing' if is_missing else 'does not list them'}"
-            text = "NSQ: messages of %s are not served, as %s; to serve them, stop this nsqd and run `gnsqadmin data "
-            text += "repair --adopt-orphans --replace %s`"
-            self._log.warn(text, listed, reason, self._quoted_data_path)
-
-    def _warn_of_older_metadata(self) -> None:
-        if names := metadata.find_older(self._options.data_path):
-            text = "NSQ: there is no %s, and metadata of an nsqd before v1.0 is not read: %s; to have its topics and "
-            text += "channels, stop this nsqd and rename that file, of the same format, to %s"
-            self._log.warn(text, self._metadata_path, ", ".join(names), metadata.FILE_NAME)
-
     def _notify(self, changed: Topic | Channel, persist: bool) -> None:
+        topic, channel = (changed.topic_name, changed.name) if isinstance(changed, Channel) else (changed.name, "")
         if persist:
-            self._metadata_file.note_change(changed.topic_name if isinstance(changed, Channel) else changed.name)
-        self._lookup.notify(changed)
+            self._metadata_file.note_change(topic)
+        self._lookup.notify(topic, channel, changed.exiting)
         if self._embedded is not None:
-            self._embedded.notify(changed)
+            self._embedded.notify(topic, channel, changed.exiting)
 
     # Exit
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from gnsqd import gc_tuning
 from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, unknown_keys, usage
 from gnsqd.log import Level, Logger, escape, new_logger
+from gnsqd.observe import memory
 from gnsqd.options import LookupdOptions, Option, Options, choice_checks, refuse
 from gnsqd.shared.errors import StartError
 from gnsqd.shared.version import version_string
@@ -109,9 +109,9 @@ def serve(new_daemon: "Callable[[], Daemon]") -> int:
     # Python's own handler runs even while a greenlet spins, when a dump is needed most
     signal.signal(signal.SIGQUIT, _dump)
     daemon.start()
-    gc_tuning.freeze()
-    while not daemon.wait(gc_tuning.INTERVAL_SECONDS):
-        gc_tuning.collect()
+    memory.freeze()
+    while not daemon.wait(memory.COLLECT_SECONDS):
+        memory.collect()
     code = daemon.exit()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # else Python, as it ends, makes one more of them deadly

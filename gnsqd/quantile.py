@@ -25,7 +25,7 @@ _BUCKETS_PER_E = 1 / _LOG_GROWTH
 _ZERO = -1  # the bucket of samples that are not positive
 
 
-class Result(NamedTuple):
+class LatencyFigures(NamedTuple):
     """`count` samples in the window; `percentiles` are (quantile, ns) in the order of the option, 0 ns without any."""
 
     count: int  # type: ignore[assignment]  # not the method of tuples
@@ -88,7 +88,7 @@ class Quantile:
         self._move_window()
         self._current.insert(value)
 
-    def merged(self, streams: "Iterable[Quantile]") -> Result:
+    def merged(self, streams: "Iterable[Quantile]") -> LatencyFigures:
         """Returns the figures of all `streams` together, at the percentiles of this one."""
         samples = Sketch()
         for stream in streams:
@@ -96,7 +96,7 @@ class Quantile:
             samples.merge(stream._previous)
             samples.merge(stream._current)
         values = samples.query(self._percentiles)
-        return Result(samples.count, tuple(zip(self._percentiles, values, strict=True)))
+        return LatencyFigures(samples.count, tuple(zip(self._percentiles, values, strict=True)))
 
     def _move_window(self) -> None:
         halves = (monotonic_ns() - self._current_since) // self._half

@@ -14,7 +14,7 @@ import re2
 from gevent import get_hub
 from greenlet import getcurrent, greenlet
 
-from gnsqd.cluster.http_client import HTTPClient
+from gnsqd.cluster.http_client import GoHTTPClient
 from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.cooperative import Turns
 from gnsqd.shared.errors import AuthError, HTTPClientError
@@ -94,7 +94,7 @@ def _compile(what: str, pattern: str) -> None:
         raise ValueError(f"unable to compile {what} {quote(pattern)} {text}") from None
 
 
-class State:
+class AuthState:
     """An auth server's answer about one client."""
 
     def __init__(self, identity: str, identity_url: str, authorizations: list[Authorization], ttl: int) -> None:
@@ -140,14 +140,14 @@ class State:
 class Auth:
     """Asks the servers at `addresses`: `host:port`, or URLs. `method` is get or post."""
 
-    def __init__(self, addresses: list[str], http: HTTPClient, method: str = "get") -> None:
+    def __init__(self, addresses: list[str], http: GoHTTPClient, method: str = "get") -> None:
         self._addresses = addresses
         self._method = method
         self._http = http
         self._pending: set[greenlet] = set()
         self._stopped = False
 
-    def query(self, remote_ip: str, tls: bool, common_name: str, secret: bytes) -> State:
+    def query(self, remote_ip: str, tls: bool, common_name: str, secret: bytes) -> AuthState:
         """Returns the first valid answer of a server, starting at a random one; raises AuthError. Yields."""
         if self._stopped:
             raise AuthError("exiting")
@@ -172,7 +172,7 @@ class Auth:
         if asking in self._pending:  # else it had its answer in the meantime, and does something else now
             asking.throw(AuthError("exiting"))
 
-    def _query_any(self, fields: dict[str, str]) -> State:
+    def _query_any(self, fields: dict[str, str]) -> AuthState:
         errors = []
         start = random.randrange(len(self._addresses))
         for address in self._addresses[start:] + self._addresses[:start]:
@@ -187,7 +187,7 @@ class Auth:
         raise AuthError("; ".join(errors))
 
 
-def parse_answer(body: bytes) -> State:
+def parse_answer(body: bytes) -> AuthState:
     """Parses an answer; raises ValueError if it is invalid. Yields when it takes long."""
     fields = decode_object(body, _STATE)
     authorizations = [Authorization(**authorization) for authorization in fields.get("authorizations", [])]
@@ -197,7 +197,7 @@ def parse_answer(body: bytes) -> State:
     ttl = fields.get("ttl", 0)
     if ttl <= 0:
         raise ValueError(f"invalid TTL {ttl} (must be >0)")
-    return State(fields.get("identity", ""), fields.get("identity_url", ""), authorizations, ttl)
+    return AuthState(fields.get("identity", ""), fields.get("identity_url", ""), authorizations, ttl)
 
 
 def _sanitize(text: str) -> str:

@@ -20,8 +20,7 @@ from gevent import Timeout
 
 from gnsqd.gotext import Struct, decode_object, quote
 from gnsqd.hub.cooperative import yield_turn
-from gnsqd.net.addresses import join_host_port
-from gnsqd.net.dial import dial, reason
+from gnsqd.net.addresses import dial, join_host_port, reason
 from gnsqd.shared.errors import AnswerTooLarge, HTTPClientError
 
 _ACCEPT = "application/vnd.nsq; version=1.0"
@@ -36,7 +35,7 @@ _UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # self-signed, or no issuer found: X509_V
 
 
 @dataclass(eq=False)
-class HTTPClient:
+class GoHTTPClient:
     """`connect_timeout` and `request_timeout` are ns, 0 means no limit; the latter includes redirects. Servers of https
     URLs are verified against `roots`, certificates in DER one after the other, or else the system's; TLS is of
     `tls_min_version`, a protocol number, at least, and 1.2 in any case. An answer may have `max_body_size` bytes."""
@@ -80,7 +79,14 @@ class HTTPClient:
         late = "exceeded while awaiting headers"
         time_left = None if deadline is None else max(deadline - monotonic(), 0.0)
         try:
-            with Timeout(time_left, False), closing(self._connection(urlsplit(url))) as connection:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https"):
+                raise ValueError(f"unsupported protocol scheme {quote(parts.scheme)}")
+            if not parts.hostname:
+                raise ValueError("http: no Host in request URL")
+            tls_context = self._tls_context if parts.scheme == "https" else None
+            connecting = _GoConnection(parts, self.connect_timeout / 1e9 or None, tls_context)
+            with Timeout(time_left, False), closing(connecting) as connection:
                 connection.send_request(data)
                 response = connection.getresponse()
                 where, late = "", "or context cancellation while reading body"
@@ -88,14 +94,6 @@ class HTTPClient:
         except (OSError, http.client.HTTPException, ValueError, zlib.error) as error:
             raise HTTPClientError(f"{where}{_reason(error)}") from error
         raise HTTPClientError(f"{where}context deadline exceeded (Client.Timeout {late})")
-
-    def _connection(self, url: SplitResult) -> "_Connection":
-        if url.scheme not in ("http", "https"):
-            raise ValueError(f"unsupported protocol scheme {quote(url.scheme)}")
-        if not url.hostname:
-            raise ValueError("http: no Host in request URL")
-        tls_context = self._tls_context if url.scheme == "https" else None
-        return _Connection(url, self.connect_timeout / 1e9 or None, tls_context)
 
     @cached_property
     def _tls_context(self) -> Any:
@@ -111,8 +109,8 @@ class HTTPClient:
         return context
 
 
-class _TLSSocket(gevent.ssl.SSLSocket):  # type: ignore[misc]
-    """Yields at every receive, like dial's Socket."""
+class _YieldingTLSSocket(gevent.ssl.SSLSocket):  # type: ignore[misc]
+    """Yields at every receive, like Socket of `net.addresses`."""
 
     def read(self, *args: Any) -> Any:
         yield_turn()
@@ -120,10 +118,10 @@ class _TLSSocket(gevent.ssl.SSLSocket):  # type: ignore[misc]
 
 
 class _TLSContext(gevent.ssl.SSLContext):  # type: ignore[misc]
-    sslsocket_class = _TLSSocket
+    sslsocket_class = _YieldingTLSSocket
 
 
-class _Connection(http.client.HTTPConnection):
+class _GoConnection(http.client.HTTPConnection):
     """The connection for one request for `url`."""
 
     def __init__(self, url: SplitResult, connect_timeout: float | None, tls_context: Any) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
-from gnsqd.lookupd.registration_db import PeerInfo, Producer, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB, TopicProducer
 from gnsqd.net.addresses import split_host_port
 from gnsqd.options import LookupdOptions
 from gnsqd.shared.names import is_valid_name
@@ -94,9 +94,9 @@ class LookupdAPI(Record):
             names += self._db.channels.get(name, ())
         return _list(names, turns)
 
-    def _producers(self, topic: str, turns: Turns) -> list[Producer]:
+    def _producers(self, topic: str, turns: Turns) -> list[TopicProducer]:
         """Returns the producers of a topic; of all topics, one for each nsqd. May yield."""
-        producers: dict[str, Producer] = {}
+        producers: dict[str, TopicProducer] = {}
         for name in turns.over(self._db.matching(self._db.topics, topic)):
             for id, producer in self._db.topics.get(name, {}).items():
                 producers.setdefault(id, producer)

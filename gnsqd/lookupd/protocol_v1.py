@@ -12,10 +12,10 @@ from time import monotonic
 
 from gevent import Greenlet
 
-from gnsqd.gotext import Struct, decode_object, dumps
+from gnsqd.gotext import Struct, decode_object, dumps, format_duration
 from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.log import Logger
-from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import HTTP_MAGICS, Listener
 from gnsqd.options import SECOND, LookupdOptions
@@ -180,7 +180,7 @@ class LookupTCPServer(Record):
 
     def IOLoop(self, client: ClientV1) -> None:
         """Executes commands until the client is gone or in error; raises OSError, EOFError or CommandRefused."""
-        registrant: Registrant | None = None
+        peer: PeerInfo | None = None
         turns = Turns()
         try:
             while True:
@@ -188,16 +188,20 @@ class LookupTCPServer(Record):
                 command, *parameters = line.split(" ")
                 match command:
                     case "PING":
-                        if registrant is not None:
-                            registrant.ping()
+                        if peer is not None:
+                            elapsed = format_duration(peer.note_update())
+                            self._log.info("CLIENT(%s): pinged (last ping %s)", client, elapsed)
                         client.reply(b"OK")
                     case "IDENTIFY":
-                        if registrant is not None:
+                        if peer is not None:
                             raise CommandRefused("E_INVALID", "cannot IDENTIFY again")
-                        registrant = self._identify(client)
-                        client.reply(self._describe())
+                        peer = self._identify(client)
+                        row: dict[str, object] = {"broadcast_address": self._options.broadcast_address}
+                        row |= {"hostname": socket.gethostname(), "http_port": self._http_port}
+                        row |= {"tcp_port": self.listener.port, "version": NSQD_VERSION}
+                        client.reply(dumps(row).encode())
                     case "REGISTER" | "UNREGISTER":
-                        self._change(registrant, command, parameters)
+                        self._change(peer, command, parameters)
                         client.reply(b"OK")
                     case _:
                         raise CommandRefused("E_INVALID", f"invalid command {command}")
@@ -209,10 +213,11 @@ class LookupTCPServer(Record):
             raise
         finally:
             self._log.info("PROTOCOL(V1): [%s] exiting ioloop", client)
-            if registrant is not None:
-                registrant.disconnect()
+            if peer is not None:
+                for _ in Turns().over(self._db.disconnect(peer)):
+                    pass
 
-    def _identify(self, client: ClientV1) -> Registrant:
+    def _identify(self, client: ClientV1) -> PeerInfo:
         step = "read body size"
         try:
             (size,) = _SIZE.unpack(client.read(_SIZE.size))
@@ -233,15 +238,11 @@ class LookupTCPServer(Record):
         peer = PeerInfo(str(client), **fields)
         described = (peer.broadcast_address, peer.tcp_port, peer.http_port, peer.version)
         self._log.info("CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s", client, *described)
-        return Registrant(self._db, peer, self._log)
+        self._db.connect(peer)
+        return peer
 
-    def _describe(self) -> bytes:
-        row: dict[str, object] = {"broadcast_address": self._options.broadcast_address}
-        row |= {"hostname": socket.gethostname(), "http_port": self._http_port, "tcp_port": self.listener.port}
-        return dumps(row | {"version": NSQD_VERSION}).encode()
-
-    def _change(self, registrant: Registrant | None, command: str, parameters: list[str]) -> None:
-        if registrant is None:
+    def _change(self, peer: PeerInfo | None, command: str, parameters: list[str]) -> None:
+        if peer is None:
             raise CommandRefused("E_INVALID", "client must IDENTIFY")
         if not parameters:
             raise CommandRefused("E_INVALID", f"{command} insufficient number of params")
@@ -250,8 +251,8 @@ class LookupTCPServer(Record):
             raise CommandRefused("E_BAD_TOPIC", f"{command} topic name '{topic}' is not valid")
         if channel and not is_valid_name(channel):
             raise CommandRefused("E_BAD_CHANNEL", f"{command} channel name '{channel}' is not valid")
-        change = registrant.register if command == "REGISTER" else registrant.unregister
+        change = self._db.register if command == "REGISTER" else self._db.unregister
         try:
-            change(topic, channel)
+            change(peer, topic, channel)
         except TooMany as error:
             raise CommandRefused("E_REGISTER_FAILED", f"REGISTER failed {error}") from error

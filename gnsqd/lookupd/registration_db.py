@@ -7,21 +7,20 @@ for a topic that is not. `*` stands for all topics where a query allows it.
 The registrations of an nsqd are also kept with the nsqd, so a disconnect does not search the database.
 
 There may be a million registrations. Functions that remove many of them are generators, which remove one for each item:
-the caller yields to other greenlets in between, which may change the same names.
+the caller yields to other greenlets in between, which may change the same names. What nsqds register and unregister is
+logged here, in the lines of the real nsqlookupd.
 """
 
 from collections.abc import Iterator, Mapping
 from time import monotonic_ns, time_ns
 
-from gnsqd.gotext import dumps, format_duration
+from gnsqd.gotext import dumps
 from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Logger
 from gnsqd.shared.names import TooMany, is_ephemeral
 from gnsqd.shared.record import Record
 
 ALL = "*"
-
-Registration = tuple[str, str, str]  # category (client, topic or channel), topic, channel
 
 _LONG_AGO = -(1 << 63)
 
@@ -48,7 +47,7 @@ class PeerInfo(Record):
     follows_host: bool = False
 
     def __post_init__(self) -> None:
-        self.topics: dict[str, Producer] = {}
+        self.topics: dict[str, TopicProducer] = {}
         self.channels: dict[tuple[str, str], None] = {}
         self.last_update = time_ns()
         self.heard = monotonic_ns()
@@ -80,7 +79,7 @@ class PeerInfo(Record):
         return self.heard - before
 
 
-class Producer:
+class TopicProducer:
     """The registration of one nsqd for one topic. `tombstoned_at` is ns since 1970, 0 if it never was."""
 
     __slots__ = ("_tombstoned", "peer", "tombstoned_at")
@@ -110,13 +109,18 @@ class RegistrationDB:
     count     of topics, channels, and registrations of nsqds for them
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, log: Logger) -> None:
         self.clients: dict[str, PeerInfo] = {}
-        self.topics: dict[str, dict[str, Producer]] = {}
+        self.topics: dict[str, dict[str, TopicProducer]] = {}
         self.channels: dict[str, dict[str, dict[str, PeerInfo]]] = {}
         self.count = 0
         self.own: PeerInfo | None = None
         self._limit = limit
+        self._log = log
+
+    def _log_change(self, peer: PeerInfo, what: str, category: str, topic: str = "", channel: str = "") -> None:
+        line = "DB: client(%s) %s category:%s key:%s subkey:%s"
+        self._log.info(line, peer.id, what, category, topic, channel)
 
     def _check(self, more: int) -> None:
         own = 0 if self.own is None else 2 * (len(self.own.topics) + len(self.own.channels))
@@ -125,27 +129,45 @@ class RegistrationDB:
 
     # Registrations of nsqds
 
-    def register(self, peer: PeerInfo, topic: str, channel: str) -> list[Registration]:
-        """Registers an nsqd for a topic, and for a channel of it unless that is ""; returns the new registrations.
-        Raises TooMany, without having registered anything."""
+    def connect(self, peer: PeerInfo) -> None:
+        """Adds an nsqd."""
+        self.clients[peer.id] = peer
+        self._log_change(peer, "REGISTER", "client")
+
+    def register(self, peer: PeerInfo, topic: str, channel: str) -> None:
+        """Registers an nsqd for a topic, and for a channel of it unless that is "". Raises TooMany, without having
+        registered anything."""
         new_channel = bool(channel) and (topic, channel) not in peer.channels
         new_topic = topic not in peer.topics
         names = (new_topic and topic not in self.topics) + (new_channel and channel not in self.channels.get(topic, ()))
         if peer is not self.own:
             self._check(new_channel + new_topic + names)
-        registered = []
         if new_channel:
             self._channel(topic, channel)[peer.id] = peer
             peer.channels[topic, channel] = None
-            registered.append(("channel", topic, channel))
+            self._log_change(peer, "REGISTER", "channel", topic, channel)
         if new_topic:
-            self._topic(topic)[peer.id] = peer.topics[topic] = Producer(peer)
-            registered.append(("topic", topic, ""))
-        self.count += len(registered)
-        return registered
+            self._topic(topic)[peer.id] = peer.topics[topic] = TopicProducer(peer)
+            self._log_change(peer, "REGISTER", "topic", topic)
+        self.count += new_channel + new_topic
+
+    def unregister(self, peer: PeerInfo, topic: str, channel: str) -> None:
+        """Removes the registration of an nsqd for a channel or, without one, for a topic, which goes with its channels.
+        May yield without a channel."""
+        if channel:
+            if self._leave_channel(peer, topic, channel):
+                self._log_change(peer, "UNREGISTER", "channel", topic, channel)
+            return
+        registered = [name for name in self.channel_names(topic) if (topic, name) in peer.channels]
+        for name in Turns().over(registered):
+            if self._leave_channel(peer, topic, name):
+                line = "client(%s) unexpected UNREGISTER category:channel key:%s subkey:%s"
+                self._log.warn(line, peer.id, topic, name)
+        self.unregister_topic(peer, topic)
 
     def unregister_topic(self, peer: PeerInfo, topic: str) -> bool:
-        """Removes a registration; returns True if there was one. An ephemeral topic goes with its last producer."""
+        """Removes the registration for a topic, and not for channels that it may still have; returns True if there was
+        one. An ephemeral topic goes with its last producer."""
         producer = peer.topics.pop(topic, None)
         producers = self.topics.get(topic, {})
         if producer is not None:
@@ -154,9 +176,11 @@ class RegistrationDB:
             self.count -= 1
         if is_ephemeral(topic) and topic in self.topics and not producers:
             self._drop_topic(topic)
+        if producer is not None:
+            self._log_change(peer, "UNREGISTER", "topic", topic)
         return producer is not None
 
-    def unregister_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
+    def _leave_channel(self, peer: PeerInfo, topic: str, channel: str) -> bool:
         """Removes a registration; returns True if there was one. An ephemeral channel goes with its last producer."""
         registered = (topic, channel) in peer.channels
         peers = self.channels.get(topic, {}).get(channel, {})
@@ -169,18 +193,20 @@ class RegistrationDB:
             self.delete_channel(topic, channel)
         return registered
 
-    def disconnect(self, peer: PeerInfo) -> Iterator[Registration]:
-        """Removes an nsqd; yields its registrations. From the first item on, no query finds it."""
+    def disconnect(self, peer: PeerInfo) -> Iterator[None]:
+        """Removes an nsqd, and with each item one of its registrations. From the first item on, no query finds it."""
         peer.heard = _LONG_AGO
         if self.clients.get(peer.id) is peer:
             del self.clients[peer.id]
-            yield "client", "", ""
+            self._log_change(peer, "UNREGISTER", "client")
+            yield
         for topic in list(peer.topics):
             if self.unregister_topic(peer, topic):
-                yield "topic", topic, ""
+                yield
         for topic, channel in list(peer.channels):
-            if self.unregister_channel(peer, topic, channel):
-                yield "channel", topic, channel
+            if self._leave_channel(peer, topic, channel):
+                self._log_change(peer, "UNREGISTER", "channel", topic, channel)
+                yield
 
     # Names
 
@@ -196,7 +222,7 @@ class RegistrationDB:
             self._check(1)
             self._channel(topic, channel)
 
-    def _topic(self, topic: str) -> dict[str, Producer]:
+    def _topic(self, topic: str) -> dict[str, TopicProducer]:
         """Returns the producers of a topic, whose name is added if it is new."""
         if topic not in self.topics:
             self.topics[topic] = {}
@@ -254,50 +280,3 @@ class RegistrationDB:
         if topic == ALL:
             return list(table)
         return [topic] if topic in table else []
-
-
-class Registrant:
-    """Changes the database for one nsqd, and logs the lines of nsqlookupd."""
-
-    def __init__(self, db: RegistrationDB, peer: PeerInfo, log: Logger) -> None:
-        self._db = db
-        self._log = log
-        self.peer = peer
-        db.clients[peer.id] = peer
-        self._log_change("REGISTER", "client")
-
-    def _log_change(self, what: str, category: str, topic: str = "", channel: str = "") -> None:
-        line = "DB: client(%s) %s category:%s key:%s subkey:%s"
-        self._log.info(line, self.peer.id, what, category, topic, channel)
-
-    def register(self, topic: str, channel: str) -> None:
-        """Registers for a topic, and for a channel of it unless that is ""; raises TooMany."""
-        for registration in self._db.register(self.peer, topic, channel):
-            self._log_change("REGISTER", *registration)
-
-    def unregister(self, topic: str, channel: str) -> None:
-        """Removes a registration; a topic goes with its channels. May yield without a channel."""
-        if channel:
-            if self._db.unregister_channel(self.peer, topic, channel):
-                self._log_change("UNREGISTER", "channel", topic, channel)
-            return
-        registered = [name for name in self._db.channel_names(topic) if (topic, name) in self.peer.channels]
-        for name in Turns().over(registered):
-            if self._db.unregister_channel(self.peer, topic, name):
-                line = "client(%s) unexpected UNREGISTER category:channel key:%s subkey:%s"
-                self._log.warn(line, self.peer.id, topic, name)
-        self.unregister_topic(topic)
-
-    def unregister_topic(self, topic: str) -> None:
-        """Removes the registration for a topic, and not for channels that it may still have."""
-        if self._db.unregister_topic(self.peer, topic):
-            self._log_change("UNREGISTER", "topic", topic)
-
-    def ping(self) -> None:
-        """Reports that the nsqd is alive."""
-        self._log.info("CLIENT(%s): pinged (last ping %s)", self.peer.id, format_duration(self.peer.note_update()))
-
-    def disconnect(self) -> None:
-        """Removes the nsqd. May yield."""
-        for registration in Turns().over(self._db.disconnect(self.peer)):
-            self._log_change("UNREGISTER", *registration)

@@ -270,20 +270,7 @@ def build_context(options: Options) -> SSL.Context | None:
     # As in Go, sessions live in tickets only. Sessions with a client certificate need an id to be resumed.
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_session_id(b"gnsqd")
-    _use_key_pair(context, options.tls_cert, options.tls_key)
-    _set_client_auth(context, options.tls_client_auth_policy, options.tls_root_ca_file)
-    return context
-
-
-@_start_errors("client TLS config")
-def read_client_roots(options: Options) -> bytes:
-    """Returns the roots for verifying servers, in DER one after the other, b"" for the system's; raises StartError."""
-    return b"".join(root.public_bytes(Encoding.DER) for root in _read_roots(options.tls_root_ca_file))
-
-
-def _use_key_pair(context: SSL.Context, cert_path: str, key_path: str) -> None:
-    """Loads the server's own certificate, its chain behind it in the same file, and key."""
-    cert_pem, key_pem = read_config_file(cert_path), read_config_file(key_path)
+    cert_pem, key_pem = read_config_file(options.tls_cert), read_config_file(options.tls_key)
     if b"-----BEGIN" not in cert_pem:
         raise ValueError("tls: failed to find any PEM data in certificate input")
     chain = _parse_certificates(cert_pem)
@@ -296,6 +283,27 @@ def _use_key_pair(context: SSL.Context, cert_path: str, key_path: str) -> None:
     for certificate in chain[1:]:
         context.add_extra_chain_cert(certificate)
     context.use_privatekey(key)
+    roots = _read_roots(options.tls_root_ca_file)
+    if options.tls_client_auth_policy == "require":
+        context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, lambda *_: True)
+    elif options.tls_client_auth_policy == "require-verify":
+        # Not pyOpenSSL's set_verify: its callback cannot choose the alert.
+        _lib.SSL_CTX_set_verify(context._context, SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _verify)
+        if not roots:
+            context.set_default_verify_paths()
+    store = context.get_cert_store()
+    assert store is not None
+    store.set_flags(crypto.X509StoreFlags.PARTIAL_CHAIN)  # as in Go, an intermediate among the roots is trusted
+    for root in roots:
+        store.add_cert(crypto.X509.from_cryptography(root))
+        context.add_client_ca(root)
+    return context
+
+
+@_start_errors("client TLS config")
+def read_client_roots(options: Options) -> bytes:
+    """Returns the roots for verifying servers, in DER one after the other, b"" for the system's; raises StartError."""
+    return b"".join(root.public_bytes(Encoding.DER) for root in _read_roots(options.tls_root_ca_file))
 
 
 def _parse_key(pem: bytes) -> PrivateKey:
@@ -312,44 +320,21 @@ def _parse_key(pem: bytes) -> PrivateKey:
     return key
 
 
-def _set_client_auth(context: SSL.Context, policy: str, root_ca_path: str) -> None:
-    roots = _read_roots(root_ca_path)
-    if policy == "require":
-        context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, lambda *_: True)
-    elif policy == "require-verify":
-        # Not pyOpenSSL's set_verify: its callback cannot choose the alert.
-        _lib.SSL_CTX_set_verify(context._context, SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _verify)
-        if not roots:
-            context.set_default_verify_paths()
-    store = context.get_cert_store()
-    assert store is not None
-    store.set_flags(crypto.X509StoreFlags.PARTIAL_CHAIN)  # as in Go, an intermediate among the roots is trusted
-    for root in roots:
-        store.add_cert(crypto.X509.from_cryptography(root))
-        context.add_client_ca(root)
-
-
 @_ffi.callback("int (*)(int, X509_STORE_CTX *)")  # type: ignore[untyped-decorator]
 def _verify(ok: int, store: Any) -> int:
     """Verifies one certificate of a chain, as OpenSSL or as Go: neither accepts a chain with a weak signature, and the
     client learns that its authority is unknown. OpenSSL's own bound depends on its security level."""
     if ok and _lib.X509_STORE_CTX_get_error_depth(store) == 0:  # the last: the client's own certificate
-        *signed, _ = _chain(store)  # nobody signs for a trusted certificate
-        ok = all(map(_is_strong, signed))
+        stack = _lib.X509_STORE_CTX_get1_chain(store)
+        count = _lib.sk_X509_num(stack)
+        chain = [crypto.X509._from_raw_x509_ptr(_lib.sk_X509_value(stack, index)) for index in range(count)]
+        _lib.sk_X509_free(stack)
+        ok = all(map(_is_strong, chain[:-1]))  # the client's first; nobody signs for the trusted one at the end
         if not ok:
             _lib.X509_STORE_CTX_set_error(store, _UNKNOWN_AUTHORITY)
     elif _lib.X509_STORE_CTX_get_error(store) == _WEAK_SIGNATURE:
         _lib.X509_STORE_CTX_set_error(store, _UNKNOWN_AUTHORITY)
     return ok
-
-
-def _chain(store: Any) -> list[crypto.X509]:
-    """Returns the certificates that are verified, the client's first, a trusted one last."""
-    stack = _lib.X509_STORE_CTX_get1_chain(store)
-    count = _lib.sk_X509_num(stack)
-    chain = [crypto.X509._from_raw_x509_ptr(_lib.sk_X509_value(stack, index)) for index in range(count)]
-    _lib.sk_X509_free(stack)
-    return chain
 
 
 def _is_strong(certificate: crypto.X509) -> bool:

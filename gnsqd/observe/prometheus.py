@@ -27,7 +27,7 @@ from gnsqd.log import Logger
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.observe.stats import CLIENT_FIELDS, StatField, e2e_latency, metric_fields
 from gnsqd.options import SECOND, Options
-from gnsqd.quantile import Result
+from gnsqd.quantile import LatencyFigures
 from gnsqd.shared.statistics import StatKind
 from gnsqd.shared.version import NSQD_VERSION, VERSION, lane
 
@@ -50,11 +50,11 @@ class _Thing(NamedTuple):
 
     labels: Labels
     it: Any
-    latency: Result | None = None
+    latency: LatencyFigures | None = None
 
 
 @dataclass(eq=False)
-class Metrics(Collector):
+class MetricsPage(Collector):
     """Collects the figures of one daemon, beside prometheus-client's own collectors.
 
     clients()     all TCP clients

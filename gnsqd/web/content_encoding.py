@@ -28,7 +28,7 @@ _PIECE = 65536  # bytes of output
 _WINDOW_LOG = 23  # of Zstandard: 8 MB, the most that RFC 9659 permits
 
 
-class Budget(NamedTuple):
+class DecodingBudget(NamedTuple):
     """The bytes of input and of output, and the members, beyond which a body has to be decoded otherwise."""
 
     input: int
@@ -36,9 +36,9 @@ class Budget(NamedTuple):
     members: int
 
 
-ON_HUB = Budget(4096, _PIECE, 1)
-SMALL = Budget(65536, 4 * _PIECE, 100)
-_LARGE = Budget(maxsize, maxsize, maxsize)
+ON_HUB = DecodingBudget(4096, _PIECE, 1)
+SMALL = DecodingBudget(65536, 4 * _PIECE, 100)
+_LARGE = DecodingBudget(maxsize, maxsize, maxsize)
 
 
 class Undecodable(NSQError):
@@ -95,7 +95,7 @@ def decode(request: Request, accepted: Sequence[str]) -> None:
     request.encoded = False
 
 
-def _decode(request: Request, codings: list[str], budget: Budget) -> bytes:
+def _decode(request: Request, codings: list[str], budget: DecodingBudget) -> bytes:
     body = request.body
     for coding in reversed(codings):
         if not request.too_big:
@@ -103,7 +103,7 @@ def _decode(request: Request, codings: list[str], budget: Budget) -> bytes:
     return body
 
 
-def _decompress(request: Request, data: bytes, budget: Budget, new: Callable[[], Any], most: int) -> bytes:
+def _decompress(request: Request, data: bytes, budget: DecodingBudget, new: Callable[[], Any], most: int) -> bytes:
     turns = Turns(wait=stand_in_line)
     decoded = BytesIO()  # its value is not a copy
     start = members = 0

@@ -23,10 +23,9 @@ from gevent.event import Event
 from gevent.hub import Hub
 from greenlet import getcurrent
 
-from gnsqd import gc_tuning
 from gnsqd.gotext import NumberError, parse_int
 from gnsqd.hub.cooperative import Turns
-from gnsqd.observe.memory import MemoryStats
+from gnsqd.observe.memory import MemoryStats, collect
 from gnsqd.web.http11 import Request
 from gnsqd.web.routes import BadQuery, Content, HTTPError, parse_query
 
@@ -146,7 +145,7 @@ class Debug:
             raise HTTPError(400, f"invalid block rate : {NumberError('Atoi', rate, error.reason)}") from error
 
     def free_memory(self, request: Request) -> None:
-        gc_tuning.collect()
+        collect()
         get_hub().threadpool.apply(_trim)
 
     def _stacks(self) -> Iterator[tuple[str, tuple[str, ...]]]:

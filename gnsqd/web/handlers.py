@@ -1,22 +1,30 @@
-"""The handlers of ROUTES for topics, channels and options: one method per endpoint.
+"""The handlers of ROUTES: one method per endpoint.
 
 The checks of every method come in the real daemon's order, because a client sees the first that fails (NSQD-COMPAT
 5.2).
 """
 
+import os
+import socket
+import time
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from sys import maxsize
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING
 
+from gevent import get_hub
+
 from gnsqd.broker.channel import Channel
+from gnsqd.broker.drain import Drain
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.rules import InvalidRule, Rules
 from gnsqd.broker.topic import Topic
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.gotext import decode_strings, dumps, parse_duration, parse_int
+from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Level, Logger
 from gnsqd.options import MINUTE, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
@@ -24,13 +32,14 @@ from gnsqd.queues.moment import MessageNotFound, parse_moment
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.names import check_limit, is_ephemeral, is_valid_name
 from gnsqd.shared.record import Record
+from gnsqd.shared.version import NSQD_VERSION
 from gnsqd.storage.metadata import MetadataFile
-from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
 from gnsqd.web.http11 import Request
 from gnsqd.web.publishing import Publishing
 from gnsqd.web.ranges import Ranges
 from gnsqd.web.routes import (
+    BOOLS,
     Content,
     HTTPError,
     check_complete,
@@ -40,8 +49,10 @@ from gnsqd.web.routes import (
     required,
     topic_and_channel,
 )  # fmt: skip
+from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
+    from gnsqd.observe.prometheus import MetricsPage
     from gnsqd.queues.history import History
 
 DEFAULT_PEEK = 10
@@ -51,21 +62,17 @@ DUE_WITHIN = (MINUTE, 60 * MINUTE, 24 * 60 * MINUTE, 7 * 24 * 60 * MINUTE)
 MAX_SHOWN_BODY = 32 * 1024  # bytes that are shown of one body
 MAX_VALUE = 32768  # bytes of an option: a thousand addresses, and some ms to look through when they are none
 
-_PIECE = 65536
 _BY_KEY = {option.cfg: option for option in OPTIONS if option.cfg}
 
 
-class API(Record):
-    """The endpoints of one daemon. Further ones are in `publishing`, `status`,
-    `debug` and `ranges`."""
+class BrokerAPI(Record):
+    """The endpoints of topics and channels. Further ones are in `publishing`, `daemon`, `debug` and `ranges`."""
 
     _options: Options
     _registry: Registry
-    _log: Logger
     _metadata_file: MetadataFile
-    _lookup: Lookup
     publishing: Publishing
-    status: Status
+    daemon: "DaemonAPI"
     debug: Debug
     ranges: Ranges
 
@@ -86,13 +93,10 @@ class API(Record):
         topic.commit()
 
     def pause_topic(self, request: Request) -> None:
-        self._pause(self._find_topic(request))
+        self._pause(self._find_topic(request), request)
 
-    def unpause_topic(self, request: Request) -> None:
-        self._pause(self._find_topic(request), False)
-
-    def _pause(self, thing: Topic | Channel, paused: bool = True) -> None:
-        thing.pause(paused)
+    def _pause(self, thing: Topic | Channel, request: Request) -> None:
+        thing.pause(not request.path.endswith("/unpause"))
         self._metadata_file.persist(thing.topic_name if isinstance(thing, Channel) else thing.name)
 
     def peek_topic(self, request: Request) -> dict[str, object]:
@@ -140,10 +144,7 @@ class API(Record):
         self._find_topic(request).commit()
 
     def pause_channel(self, request: Request) -> None:
-        self._pause(self._find_channel(request))
-
-    def unpause_channel(self, request: Request) -> None:
-        self._pause(self._find_channel(request), False)
+        self._pause(self._find_channel(request), request)
 
     def peek_channel(self, request: Request) -> dict[str, object]:
         return self._peek(self._find_channel(request).queue, request)
@@ -245,28 +246,6 @@ class API(Record):
             "messages": [_message_row(message, on_disk=on_disk) for message, on_disk in messages],
         }
 
-    def get_config(self, request: Request) -> str | Content:
-        """Returns strings unchanged, all else as JSON: durations in ns, levels and TLS settings as numbers."""
-        value = getattr(self._options, _find_option(request).name)
-        return value if isinstance(value, str) else Content(dumps(value).encode())
-
-    def put_config(self, request: Request) -> str | Content:
-        check_complete(request, "INVALID_VALUE")
-        if not 0 < len(request.body) <= MAX_VALUE:
-            raise HTTPError(413, "INVALID_VALUE")
-        option = _find_option(request)
-        if not option.reload:
-            raise HTTPError(400, "INVALID_OPTION")
-        try:
-            is_level = option.kind is Kind.LOG_LEVEL
-            value = Level.parse(request.body.decode("utf-8", "replace")) if is_level else decode_strings(request.body)
-        except ValueError as error:
-            raise HTTPError(400, "INVALID_VALUE") from error
-        setattr(self._options, option.name, value)
-        self._log.set_level(self._options.log_level)
-        self._lookup.connect()
-        return self.get_config(request)
-
     def _find_topic(self, request: Request) -> Topic:
         return self._registry.get_existing_topic(required(read_parameters(request), "topic"))
 
@@ -315,6 +294,149 @@ def _message_row(message: Message, **more: object) -> dict[str, object]:
         "body": text,
         "body_base64": encoded,
     }
+
+
+class DaemonAPI(Record):
+    """The endpoints of the daemon itself: its health, its drain, its addresses, its statistics and its options.
+    `http_port` is -1 on a unix socket; `exiting()` is True if its exit has begun."""
+
+    _options: Options
+    _registry: Registry
+    _drain: Drain
+    _debug: Debug
+    _tcp_server: TCPServer
+    _lookup: Lookup
+    _http_port: int
+    _exiting: Callable[[], bool]
+    _log: Logger
+
+    def __post_init__(self) -> None:
+        self._metrics: MetricsPage | None = None
+        self._started = time.monotonic_ns()
+
+    def ping(self, request: Request) -> str:
+        if not self._registry.healthy:
+            raise HTTPError(500, self._registry.health)
+        return self._registry.health
+
+    def healthz(self, request: Request) -> str:
+        return "OK"
+
+    def readyz(self, request: Request) -> str:
+        if self._exiting():
+            raise HTTPError(503, "NOK - exiting")
+        if self._registry.draining:
+            raise HTTPError(503, "NOK - draining")
+        if not self._registry.healthy:
+            raise HTTPError(503, self._registry.health)
+        return "OK"
+
+    def drain(self, request: Request) -> dict[str, object]:
+        return self._drain.state()
+
+    def start_drain(self, request: Request) -> dict[str, object]:
+        return self._switch_drain(self._drain.start)
+
+    def cancel_drain(self, request: Request) -> dict[str, object]:
+        return self._switch_drain(self._drain.cancel)
+
+    def _switch_drain(self, switch: Callable[[], None]) -> dict[str, object]:
+        if self._exiting():
+            raise HTTPError(503, "EXITING")
+        switch()
+        return self._drain.state()
+
+    def info(self, request: Request) -> dict[str, object]:
+        options = self._options
+        topology = {"topology_zone": options.topology_zone, "topology_region": options.topology_region}
+        return {
+            "version": NSQD_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": self._http_port,
+            "tcp_port": self._tcp_server.port,
+            "start_time": self._registry.start_time,
+            "max_heartbeat_interval": options.max_heartbeat_interval,
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": options.max_output_buffer_timeout,
+            "max_deflate_level": options.max_deflate_level,
+            **(topology if options.has_topology else {}),
+        }
+
+    def stats(self, request: Request) -> str | dict[str, object]:
+        from gnsqd.observe.stats import snapshot, text_page  # loads slowly, and not every daemon is asked
+
+        registry, parameters = self._registry, read_parameters(request)
+        names = (parameters.get("topic", ""), parameters.get("channel", ""))
+        include_clients = BOOLS.get(parameters.get("include_clients", ""), True)
+        own = ("include_finished", "include_ages", "include_process")  # which nsqd does not have
+        finished, ages, process = (BOOLS.get(parameters.get(name, ""), False) for name in own)
+        stats = snapshot(registry, self._tcp_server.producers, *names, include_clients, finished, ages)
+        memory = self._debug.memory.row() if BOOLS.get(parameters.get("include_mem", ""), True) else None
+        if parameters.get("format") != "json":
+            uptime = time.monotonic_ns() - self._started
+            lines = text_page(stats, memory, registry.health, registry.start_time, uptime)
+            return "".join(f"{line}\n" for line in Turns().over(lines))
+        return {
+            "version": NSQD_VERSION,
+            "health": registry.health,
+            "start_time": registry.start_time,
+            "topics": stats.topics,
+            **({} if memory is None else {"memory": memory}),
+            "producers": stats.producers,
+            **({"process": self._process()} if process else {}),
+        }
+
+    def _process(self) -> dict[str, float]:
+        """Returns the figures of this process, and of the disk of its data, unless that cannot be queried."""
+        figures = {
+            "cpu_seconds": time.process_time(),
+            "memory_bytes": self._debug.memory.resident(),
+            "connection_count": len(self._tcp_server.clients),
+        }
+        with suppress(OSError):
+            disk = os.statvfs(self._options.data_path or ".")
+            figures |= {"disk_bytes": disk.f_blocks * disk.f_frsize, "free_disk_bytes": disk.f_bavail * disk.f_frsize}
+        return figures
+
+    def metrics(self, request: Request) -> Content:
+        if self._metrics is None:
+            # At the first scrape, as it takes a third of a start's time; in a thread, so that the hub goes on.
+            prometheus = get_hub().threadpool.apply(import_module, ("gnsqd.observe.prometheus",))
+            if self._metrics is None:  # or another scrape was first
+                self._metrics = prometheus.MetricsPage(
+                    registry=self._registry,
+                    options=self._options,
+                    memory=self._debug.memory,
+                    clients=self._tcp_server.clients.values,
+                    greenlets=self._debug.greenlet_count,
+                    crashes=self._debug.crashes,
+                    lookupds=self._lookup.connected,
+                    log=self._log,
+                )
+        return Content(*self._metrics.render(request.headers.get(b"accept", b"").decode("latin-1")))
+
+    def get_config(self, request: Request) -> str | Content:
+        """Returns strings unchanged, all else as JSON: durations in ns, levels and TLS settings as numbers."""
+        value = getattr(self._options, _find_option(request).name)
+        return value if isinstance(value, str) else Content(dumps(value).encode())
+
+    def put_config(self, request: Request) -> str | Content:
+        check_complete(request, "INVALID_VALUE")
+        if not 0 < len(request.body) <= MAX_VALUE:
+            raise HTTPError(413, "INVALID_VALUE")
+        option = _find_option(request)
+        if not option.reload:
+            raise HTTPError(400, "INVALID_OPTION")
+        try:
+            is_level = option.kind is Kind.LOG_LEVEL
+            value = Level.parse(request.body.decode("utf-8", "replace")) if is_level else decode_strings(request.body)
+        except ValueError as error:
+            raise HTTPError(400, "INVALID_VALUE") from error
+        setattr(self._options, option.name, value)
+        self._log.set_level(self._options.log_level)
+        self._lookup.connect()
+        return self.get_config(request)
 
 
 def _find_option(request: Request) -> Option:

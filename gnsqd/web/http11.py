@@ -272,14 +272,31 @@ class RequestReader:
         if len(lines) > MAX_HEADER_LINES:
             self._stop(431)
         headers = request.headers
-        self._read_headers(headers, lines)
+        for line in lines:
+            match = _HEADER.fullmatch(line)
+            if match is None:
+                self._stop(400, ": invalid header name" if _SPACE_IN_NAME.match(line) else "")
+            name, value = match[1].lower(), match[2].strip(b" \t")
+            if name not in headers:
+                headers[name] = value
+            elif name in _ONCE:
+                self._stop(400)
+            else:
+                headers[name] += b", " + value
         if b"host" not in headers and not request.http10 and request.method != "CONNECT":
             self._stop(400, ": missing required Host header")
         if not _HOST.fullmatch(headers.get(b"host", b"")):
             self._stop(400, ": malformed Host header")
         options = {option.strip().lower() for option in headers.get(b"connection", b"").split(b",")}
         request.keep_alive = b"close" not in options and (not request.http10 or b"keep-alive" in options)
-        self._locate(request)
+        path, _, request.query = request.target.partition("?")
+        if not path.startswith("/") and "://" in path:  # the form that proxies take (RFC 9112, section 3.2.2)
+            path = "/" + path.partition("://")[2].partition("/")[2]
+        if "%" in path:
+            if _BAD_ESCAPE.search(path):
+                self._stop(400)
+            path = unescape(path)
+        request.path = path
         if b"expect" in headers:
             if headers[b"expect"].lower() != b"100-continue":
                 self._stop(417)
@@ -308,30 +325,6 @@ class RequestReader:
             self._rest = size
         if not self._rest and self._line is None:
             self._finish(request)
-
-    def _read_headers(self, headers: dict[bytes, bytes], lines: list[bytes]) -> None:
-        for line in lines:
-            match = _HEADER.fullmatch(line)
-            if match is None:
-                self._stop(400, ": invalid header name" if _SPACE_IN_NAME.match(line) else "")
-            name, value = match[1].lower(), match[2].strip(b" \t")
-            if name not in headers:
-                headers[name] = value
-            elif name in _ONCE:
-                self._stop(400)
-            else:
-                headers[name] += b", " + value
-
-    def _locate(self, request: Request) -> None:
-        """Splits the target into path and query; a proxy's absolute form loses its host."""
-        path, _, request.query = request.target.partition("?")
-        if not path.startswith("/") and "://" in path:
-            path = "/" + path.partition("://")[2].partition("/")[2]
-        if "%" in path:
-            if _BAD_ESCAPE.search(path):
-                self._stop(400)
-            path = unescape(path)
-        request.path = path
 
     def _read_body(self, data: bytes, start: int) -> int:
         """Reads a piece of the body from `start` on; returns where the rest of the data begins. Raises _Stop."""

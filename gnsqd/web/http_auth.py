@@ -28,7 +28,7 @@ from gnsqd.web.http11 import Request
 from gnsqd.web.routes import BadQuery, HTTPError, Role, Router, parse_query
 
 if TYPE_CHECKING:
-    from gnsqd.cluster.auth import State
+    from gnsqd.cluster.auth import AuthState
 
 CHECK_SECONDS = 1.0
 MAX_STATES = 1000  # answers of auth servers that are kept
@@ -39,7 +39,7 @@ _TOPIC_ROLES = ("read", "publish", "manage")
 _VERIFYING = "require-verify"
 _VERIFY = f"--tls-client-auth-policy={_VERIFYING}"
 
-Authenticate = Callable[[str, bool, str, bytes], "State"]  # `Auth.query`
+Authenticate = Callable[[str, bool, str, bytes], "AuthState"]  # `Auth.query`
 
 
 class Grant(NamedTuple):
@@ -97,7 +97,13 @@ class Guard:
     def _judge(self, request: Request) -> tuple[Needs, list[Grant], bytes]:
         """Returns what the request requires, what it has, and its token if only auth servers may know it, else b""."""
         role, topic_role = self._router.roles(request)
-        needs = _needs_of(request, role, topic_role)
+        try:
+            parameters = parse_query(request.query) if topic_role else {}
+        except BadQuery:
+            parameters = {}
+        needs, topic = Needs(role), parameters.get("topic", "")
+        if is_valid_name(topic):  # /stats takes an empty one for all topics
+            needs = Needs(role, topic_role, topic, parameters.get("channel", ""))
         token = _token_of(request.headers.get(b"authorization", b""))
         grants = self._tokens.grants(token)
         unknown = token if self._servers is not None and not grants else b""
@@ -130,17 +136,6 @@ class Guard:
         return self._servers.permit(needs, (host, self._tls, self._common_name, token), request.may_yield)
 
 
-def _needs_of(request: Request, role: Role, topic_role: str) -> Needs:
-    try:
-        parameters = parse_query(request.query) if topic_role else {}
-    except BadQuery:
-        parameters = {}
-    topic = parameters.get("topic", "")
-    if not is_valid_name(topic):  # /stats takes an empty one for all topics
-        return Needs(role)
-    return Needs(role, topic_role, topic, parameters.get("channel", ""))
-
-
 def _token_of(authorization: bytes) -> bytes:
     scheme, _, token = authorization.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
@@ -152,7 +147,7 @@ class AuthServers:
     def __init__(self, authenticate: Authenticate, log: Logger) -> None:
         self._authenticate = authenticate
         self._log = log
-        self._states: dict[bytes, State] = {}
+        self._states: dict[bytes, AuthState] = {}
 
     def permit(self, needs: Needs, question: tuple[str, bool, str, bytes], may_yield: bool) -> bool:
         """Returns True if the answer to the question, the arguments of `authenticate`, permits a request with these

@@ -31,7 +31,7 @@ from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import NotFound, StorageError
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.web.http11 import Request
-from gnsqd.web.routes import HTTPError, Stream, parsed, read_parameters, required, topic_and_channel
+from gnsqd.web.routes import HTTPError, StreamedContent, parsed, read_parameters, required, topic_and_channel
 
 if TYPE_CHECKING:
     from gnsqd.queues.log_range import LogRange
@@ -89,7 +89,7 @@ class Ranges:
         names = {"epoch": epoch, "process": self._process}
         return {**names, "first": first, "next": end, **times, "bytes": log.size, **row}
 
-    def get_messages(self, request: Request) -> Stream:
+    def get_messages(self, request: Request) -> StreamedContent:
         parameters = read_parameters(request)
         topic, log = self._find_log(required(parameters, "topic"))
         number = parsed(log.position, parameters.get("from", "first"), "INVALID_ARG_FROM", 0)
@@ -112,7 +112,7 @@ class Ranges:
                 self._registry.get_existing_topic(topic.name)
         steps = self._steps(partial(_read, log, queue=queue), number, min(end, log.next), max_bytes, step, encode)
         beginning = [*islice(steps, 1)]  # an error of it has a status
-        return Stream(content_type, self._parts(topic.name, channel, beginning, steps))
+        return StreamedContent(content_type, self._parts(topic.name, channel, beginning, steps))
 
     def _wait(self, log: "LogRange", number: int, seconds: float) -> None:
         bell = Doorbell()

@@ -48,7 +48,7 @@ class Content(NamedTuple):
     headers: bytes = b""
 
 
-class Stream(NamedTuple):
+class StreamedContent(NamedTuple):
     """An answer in parts, after which the connection ends. Its status is 200: errors come before it is returned."""
 
     content_type: str
@@ -70,7 +70,7 @@ class Route(Record):
     are accepted as its Content-Encoding, which is ignored without any; `on_hub` is True if the handler raises
     WouldYield for a request that may not yield; a Guard requires `role` or, for the topic of the request, `topic_role`:
     read, publish or manage; `errors` are those besides GENERAL_ERRORS. Handlers return text, None for an empty answer,
-    Content, Stream, or a value to be encoded as JSON.
+    Content, StreamedContent, or a value to be encoded as JSON.
     """
 
     method: str
@@ -136,22 +136,22 @@ PPROF_ROUTES = (
 )
 
 ROUTES = (
-    Route("GET", "/ping", "status.ping", v1=False, role=Role.ANYBODY),
-    Route("GET", "/healthz", "status.healthz", v1=False, role=Role.ANYBODY),
-    Route("GET", "/readyz", "status.readyz", v1=False, role=Role.ANYBODY),
-    Route("GET", "/drain", "status.drain", role=Role.READ),
-    Route("POST", "/drain", "status.start_drain", errors="503 EXITING"),
-    Route("DELETE", "/drain", "status.cancel_drain", errors="503 EXITING"),
-    Route("GET", "/info", "status.info", role=Role.READ),
-    Route("GET", "/stats", "status.stats", role=Role.READ, topic_role="read"),
-    Route("GET", "/metrics", "status.metrics", v1=False, role=Role.READ),
+    Route("GET", "/ping", "daemon.ping", v1=False, role=Role.ANYBODY),
+    Route("GET", "/healthz", "daemon.healthz", v1=False, role=Role.ANYBODY),
+    Route("GET", "/readyz", "daemon.readyz", v1=False, role=Role.ANYBODY),
+    Route("GET", "/drain", "daemon.drain", role=Role.READ),
+    Route("POST", "/drain", "daemon.start_drain", errors="503 EXITING"),
+    Route("DELETE", "/drain", "daemon.cancel_drain", errors="503 EXITING"),
+    Route("GET", "/info", "daemon.info", role=Role.READ),
+    Route("GET", "/stats", "daemon.stats", role=Role.READ, topic_role="read"),
+    Route("GET", "/metrics", "daemon.metrics", v1=False, role=Role.READ),
     _publish("/pub", "publishing.pub", body="max_msg_size", errors=_PUB),
     _publish("/mpub", "publishing.mpub", body="max_body_size", errors=_MPUB),
     Route("POST", "/topic/create", "create_topic", topic_role="manage", errors=_NEW_TOPIC),
     Route("POST", "/topic/delete", "delete_topic", topic_role="manage", errors=_TOPIC),
     Route("POST", "/topic/empty", "empty_topic", topic_role="manage", errors=f"{_TOPIC}, 400 INVALID_TOPIC"),
     Route("POST", "/topic/pause", "pause_topic", topic_role="manage", errors=_TOPIC),
-    Route("POST", "/topic/unpause", "unpause_topic", topic_role="manage", errors=_TOPIC),
+    Route("POST", "/topic/unpause", "pause_topic", topic_role="manage", errors=_TOPIC),
     Route("GET", "/topic/peek", "peek_topic", topic_role="manage", errors=f"{_TOPIC}, 400 INVALID_LIMIT"),
     Route("GET", "/channel/peek", "peek_channel", topic_role="manage", errors=f"{_CHANNEL}, 400 INVALID_LIMIT"),
     Route("GET", "/topic/retention", "get_retention", role=Role.READ, topic_role="read", errors=_LOG),
@@ -169,9 +169,9 @@ ROUTES = (
     Route("POST", "/channel/delete", "delete_channel", topic_role="manage", errors=_CHANNEL),
     Route("POST", "/channel/empty", "empty_channel", topic_role="manage", errors=_CHANNEL),
     Route("POST", "/channel/pause", "pause_channel", topic_role="manage", errors=_CHANNEL),
-    Route("POST", "/channel/unpause", "unpause_channel", topic_role="manage", errors=_CHANNEL),
-    Route("GET", "/config/:opt", "get_config", role=Role.READ, errors="400 INVALID_OPTION"),
-    Route("PUT", "/config/:opt", "put_config", body="max_msg_size", errors=_CONFIG),
+    Route("POST", "/channel/unpause", "pause_channel", topic_role="manage", errors=_CHANNEL),
+    Route("GET", "/config/:opt", "daemon.get_config", role=Role.READ, errors="400 INVALID_OPTION"),
+    Route("PUT", "/config/:opt", "daemon.put_config", body="max_msg_size", errors=_CONFIG),
     Route("GET", "/debug/pprof/", "debug.index", v1=False, logged=False),
     *PPROF_ROUTES,
     Route("PUT", "/debug/setblockrate", "debug.set_block_rate", v1=False, body="max_msg_size"),
@@ -243,8 +243,14 @@ class Router:
         if endpoint is None:
             return self._respond_unrouted(request, remote_address)
         route, handler = endpoint
-        if request.encoded and route.codings and (refusal := self._decode(request, remote_address, route.codings)):
-            return refusal
+        if request.encoded and route.codings:
+            from gnsqd.web.content_encoding import Undecodable, decode  # few publishers compress
+
+            try:
+                decode(request, route.codings.split(", "))
+            except Undecodable as error:
+                headers = b"Accept-Encoding: %s\r\n" % route.codings.encode()
+                return self.refuse(request, remote_address, HTTPError(error.status, error.code), headers)
         started = monotonic_ns() if route.logged else 0
         status = 200
         try:
@@ -257,20 +263,9 @@ class Router:
             result = Content(dumps({"message": code, **details}).encode(), status=status) if route.v1 else code
         if route.logged:
             self._log_request(request, remote_address, status, started)
-        if isinstance(result, Stream):
+        if isinstance(result, StreamedContent):
             return _render_stream(request, result)
         return render_result(request, status, result, route.v1)
-
-    def _decode(self, request: Request, remote_address: str, codings: str) -> bytes:
-        """Decodes the body; returns the response if that fails, else b"". Yields or raises WouldYield, as `respond`."""
-        from gnsqd.web.content_encoding import Undecodable, decode  # few publishers compress
-
-        try:
-            decode(request, codings.split(", "))
-            return b""
-        except Undecodable as error:
-            headers = b"Accept-Encoding: %s\r\n" % codings.encode()
-            return self.refuse(request, remote_address, HTTPError(error.status, error.code), headers)
 
     def _refusal(self, request: Request, error: Exception) -> tuple[int, str]:
         """Returns status and code of a handler's error; errors without a code are logged."""
@@ -371,7 +366,7 @@ def render_result(request: Request, status: int, result: object, v1: bool) -> by
     return render(request, status, _encode(result), _V1_JSON)
 
 
-def _render_stream(request: Request, stream: Stream) -> Generator[list[bytes]]:
+def _render_stream(request: Request, stream: StreamedContent) -> Generator[list[bytes]]:
     """Yields the parts as chunks, so that a client notices if one is missing; HTTP 1.0 has none."""
     headers = _V1 + b"Content-Type: %s\r\n" % stream.content_type.encode()
     chunked = not request.http10

@@ -4,10 +4,15 @@ Receiving goes through the hub, where requests that cannot yield are also answer
 them, are left to the greenlet. A long batch of answers yields, so that no client starves the others. Between requests a
 connection may idle for any time, as with Go's server, unless --http-idle-timeout is set; a request that has begun has a
 deadline, and so has the handshake of TLS, which has none in Go's server.
+
+Pages of other origins may use it if they are allowed to (CORS, https://fetch.spec.whatwg.org/#http-cors-protocol). A
+browser shows a response to the script of such a page only if a header names the page's origin. Before it sends what a
+form could not, such as a token, it asks by a preflight request, which has no token itself. Cookies are never allowed.
 """
 
+import re
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -16,13 +21,15 @@ from typing import Protocol
 
 from gevent import Greenlet, Timeout
 
+from gnsqd.gotext import quote
 from gnsqd.hub.cooperative import Spawn, WouldYield, yield_turn
 from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener, close_servers
 from gnsqd.net.stream import TLS, StreamError
 from gnsqd.options import SECOND
-from gnsqd.web.http11 import Request, RequestReader
+from gnsqd.shared.errors import StartError
+from gnsqd.web.http11 import Request, RequestReader, render
 
 REQUEST_TIMEOUT = 60.0  # seconds for a head, and as many for a body, which has more for what has arrived:
 SLOWEST_BODY = 4096  # bytes in a second
@@ -114,7 +121,12 @@ class HTTPServer:
                 self._serve_requests(connection, self._router)
             else:
                 self._serve_tls(connection, self._new_tls())
-            self._linger(connection, sock)
+            # The client reads the last answer before what it still sends makes the kernel reset the connection.
+            sock.shutdown(socket.SHUT_WR)
+            connection.read_deadline = 0.0
+            with Timeout(LINGER_SECONDS, False):
+                while connection.receive():
+                    pass
         except (OSError, StreamError):
             pass  # the client is gone or too slow: not logged, as in Go's server
         finally:
@@ -145,14 +157,6 @@ class HTTPServer:
 
     def _serve_requests(self, connection: Connection, router: Responder) -> None:
         HTTPSession(self, connection, router).serve()
-
-    def _linger(self, connection: Connection, sock: socket.socket) -> None:
-        """Lets the client read the last answer before what it still sends makes the kernel reset the connection."""
-        sock.shutdown(socket.SHUT_WR)
-        connection.read_deadline = 0.0
-        with Timeout(LINGER_SECONDS, False):
-            while connection.receive():
-                pass
 
 
 class HTTPSession:
@@ -280,14 +284,65 @@ class HTTPSession:
 
 def add_headers(headers: bytes, answer: Answer) -> Answer:
     """Returns a response with further lines behind the first."""
-    return _with(headers, answer) if isinstance(answer, bytes) else _in_parts(headers, answer)
+    if isinstance(answer, bytes):
+        return answer.replace(b"\r\n", b"\r\n" + headers, 1)
+    return _add_to_first(headers, answer)
 
 
-def _with(headers: bytes, response: bytes) -> bytes:
-    return response.replace(b"\r\n", b"\r\n" + headers, 1)
-
-
-def _in_parts(headers: bytes, parts: Generator[list[bytes]]) -> Generator[list[bytes]]:
+def _add_to_first(headers: bytes, parts: Generator[list[bytes]]) -> Generator[list[bytes]]:
     for head, *rest in islice(parts, 1):
-        yield [_with(headers, head), *rest]
+        yield [head.replace(b"\r\n", b"\r\n" + headers, 1), *rest]
     yield from parts
+
+
+# Other origins
+
+ANY = b"*"
+# As browsers send it: in lower case, without a path and without the default port.
+_ORIGIN = (
+    r"(?!https://[^:]+:443$|http://[^:]+:80$)[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?"
+)
+_PREFLIGHT = (
+    b"Access-Control-Allow-Methods: %s\r\n"
+    b"Access-Control-Allow-Headers: Authorization, Content-Encoding, Content-Type\r\n"
+    b"Access-Control-Max-Age: 600\r\n"
+)
+
+
+def allow_origins(origins: Sequence[str], methods: Callable[[str], str]) -> Callable[[Responder], Responder]:
+    """Returns a function that makes a responder allow these origins; it changes nothing without any. `methods` is that
+    of the Router which answers in the end. Raises StartError."""
+    if not origins:
+        return lambda responder: responder
+    return partial(CrossOrigin, list(map(parse_origin, origins)), methods)
+
+
+def parse_origin(text: str) -> bytes:
+    """Returns an origin as requests have it, or ANY; raises StartError."""
+    if text != ANY.decode() and not re.fullmatch(_ORIGIN, text):
+        form = "* or an origin as browsers send it, such as https://ops.example.com or http://localhost:3000"
+        raise StartError(f"--http-allow-origin must be {form}, not {quote(text)}")
+    return text.encode()
+
+
+class CrossOrigin:
+    """Answers preflight requests, and adds headers to the responses of `responder`."""
+
+    def __init__(self, origins: Sequence[bytes], methods: Callable[[str], str], responder: Responder) -> None:
+        self._origins = origins
+        self._methods = methods
+        self._responder = responder
+
+    def body_limit(self, request: Request) -> int:
+        return self._responder.body_limit(request)
+
+    def respond(self, request: Request, remote_address: str) -> Answer:
+        """Returns the response; yields, and raises WouldYield, as the responder does."""
+        origin = ANY if ANY in self._origins else request.headers.get(b"origin", b"")
+        headers = b"Vary: Origin\r\n"
+        if origin in self._origins:
+            headers += b"Access-Control-Allow-Origin: %s\r\n" % origin
+            is_preflight = request.method == "OPTIONS" and b"access-control-request-method" in request.headers
+            if is_preflight and (methods := self._methods(request.path)):
+                return render(request, 200, b"", headers + _PREFLIGHT % methods.encode())
+        return add_headers(headers, self._responder.respond(request, remote_address))

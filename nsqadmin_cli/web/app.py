@@ -19,7 +19,7 @@ from gevent.threadpool import ThreadPool
 from gnsqd.hub.cooperative import WouldYield
 from gnsqd.log import Logger
 from gnsqd.web import http11, routes
-from gnsqd.web.routes import Content, HTTPError, Role, Route, Router, Stream
+from gnsqd.web.routes import Content, HTTPError, Role, Route, Router, StreamedContent
 from gnsqd.web.server import Answer, add_headers
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.context import Commands
@@ -180,13 +180,13 @@ class Application(Router):
     def _bind(self, route: Route, handler: Handler) -> routes.Handler:  # type: ignore[override]
         return partial(self._answer, route.role, handler)
 
-    def _answer(self, role: Role, handler: Handler, head: http11.Request) -> Content | Stream:
+    def _answer(self, role: Role, handler: Handler, head: http11.Request) -> Content | StreamedContent:
         """Calls a handler in a thread of the pool, or sends the live part of its page, which needs `role`."""
         request = Request(head, self._base)
         if request.is_live and handler in _LIVE:
             if self._streams >= _MOST_STREAMS:
                 raise HTTPError(503, "too many live pages are open")
-            return Stream("text/event-stream", self._events(role, handler, request))
+            return StreamedContent("text/event-stream", self._events(role, handler, request))
         content: Content = self._pool.apply(self._handle, (handler, request))
         return content
 

@@ -28,7 +28,7 @@ LAYERS = (
     ("gnsqd.configuration",),
     ("gnsqd.nsqd",),
     ("gnsqd.lookupd",),
-    ("gnsqd.supervisor", "gnsqd.systemd", "gnsqd.health", "gnsqd.demo"),
+    ("gnsqd.supervisor", "gnsqd.health", "gnsqd.demo"),
     ("gnsqd.web",),
     ("gnsqd.wire", "gnsqd.cluster", "gnsqd.observe.statsd", "gnsqd.observe.prometheus"),
     ("gnsqd.observe.stats",),
@@ -38,7 +38,7 @@ LAYERS = (
     ("gnsqd.net",),
     ("gnsqd.hub",),
     ("gnsqd.options",),
-    ("gnsqd.log", "gnsqd.quantile", "gnsqd.gc_tuning", "gnsqd.gotext", "gnsqd.observe.memory"),
+    ("gnsqd.log", "gnsqd.quantile", "gnsqd.gotext", "gnsqd.observe.memory"),
     ("gnsqd.shared",),
 )
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd import quantile
-from gnsqd.quantile import Quantile, Result, Sketch
+from gnsqd.quantile import LatencyFigures, Quantile, Sketch
 
 SECOND = 1_000_000_000
 QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.75, 0.5, 0.25, 0.01)
@@ -107,7 +107,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 WINDOW = 600 * SECOND
 
 
-def shown(result: Result) -> tuple[int, list[int]]:
+def shown(result: LatencyFigures) -> tuple[int, list[int]]:
     return result.count, [value for _, value in result.percentiles]
 
 

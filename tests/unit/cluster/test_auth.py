@@ -7,8 +7,8 @@ import re2
 from gevent import Greenlet, sleep, spawn
 from gevent.event import Event
 
-from gnsqd.cluster.auth import MAX_ALLOWED, MAX_REGEX_SIZE, MAX_SECRET_SIZE, Auth, State, parse_answer
-from gnsqd.cluster.http_client import HTTPClient
+from gnsqd.cluster.auth import MAX_ALLOWED, MAX_REGEX_SIZE, MAX_SECRET_SIZE, Auth, AuthState, parse_answer
+from gnsqd.cluster.http_client import GoHTTPClient
 from gnsqd.shared.errors import AuthError, HTTPClientError
 from kit.auth_server import EVERYTHING
 from kit.daemons import DEADLINE
@@ -18,7 +18,7 @@ def answer(*authorizations: object, ttl: int = 1) -> bytes:
     return json.dumps({"ttl": ttl, "authorizations": authorizations}).encode()
 
 
-class FakeHTTP(HTTPClient):
+class FakeHTTP(GoHTTPClient):
     """Notes URLs, and answers once it is `let`."""
 
     def __init__(self, error: str = "") -> None:
@@ -34,7 +34,7 @@ class FakeHTTP(HTTPClient):
         return answer()  # a short one: whoever checks a long one may yield, and still be asking
 
 
-def query(auth: Auth, secret: bytes = b"secret") -> State:
+def query(auth: Auth, secret: bytes = b"secret") -> AuthState:
     return auth.query("127.0.0.1", False, "", secret)
 
 
@@ -64,7 +64,7 @@ def test_others_have_their_turns_while_an_answer_is_checked_and_matched() -> Non
         return turns
 
     hostile = [f"(?:{number}?){{900}}x" for number in range(100)]
-    state: list[State] = []
+    state: list[AuthState] = []
     assert turns_beside(spawn(lambda: state.append(parse_answer(answer(EVERYTHING | {"channels": hostile}))))) > 20
     matching = spawn(lambda: state[0].allows("t", "channel"))
     assert turns_beside(matching) > 20

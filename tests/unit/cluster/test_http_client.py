@@ -12,7 +12,7 @@ from gevent import Timeout, sleep
 from gevent.server import StreamServer
 from gevent.socket import socket
 
-from gnsqd.cluster.http_client import HTTPClient
+from gnsqd.cluster.http_client import GoHTTPClient
 from gnsqd.options import MILLISECOND, SECOND
 from gnsqd.shared.errors import HTTPClientError
 from kit.auth_server import AuthServer, response
@@ -27,11 +27,11 @@ GZIP = "Content-Encoding: gzip"
 
 
 @pytest.fixture
-def client() -> HTTPClient:
-    return HTTPClient(60 * SECOND, 60 * SECOND, LIMIT)
+def client() -> GoHTTPClient:
+    return GoHTTPClient(60 * SECOND, 60 * SECOND, LIMIT)
 
 
-def failure(client: HTTPClient, url: str) -> str:
+def failure(client: GoHTTPClient, url: str) -> str:
     with Timeout(DEADLINE), pytest.raises(HTTPClientError) as caught:
         client.request(url)
     return str(caught.value)
@@ -49,12 +49,12 @@ def answers(size: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("form", range(4))
-def test_body_may_be_as_long_as_the_limit(client: HTTPClient, http: HTTP, form: int) -> None:
+def test_body_may_be_as_long_as_the_limit(client: GoHTTPClient, http: HTTP, form: int) -> None:
     assert client.request(f"http://{http(answers(LIMIT)[form]).address}/") == b"x" * LIMIT
     assert failure(client, f"http://{http(answers(LIMIT + 1)[form]).address}/") == TOO_LONG
 
 
-def test_bomb_is_not_decompressed(client: HTTPClient, http: HTTP) -> None:
+def test_bomb_is_not_decompressed(client: GoHTTPClient, http: HTTP) -> None:
     bomb = gzip.compress(bytes(50_000_000))
     assert len(bomb) < LIMIT
     url = f"http://{http(response(bomb, '200 OK', GZIP)).address}/"
@@ -69,7 +69,7 @@ def test_bomb_is_not_decompressed(client: HTTPClient, http: HTTP) -> None:
 @pytest.mark.parametrize(
     ("body", "why"), [(b"no gzip", "gzip: invalid header"), (gzip.compress(b"x" * 99, mtime=0)[:-9], "unexpected EOF")]
 )
-def test_body_not_compressed_as_it_says_is_refused(client: HTTPClient, http: HTTP, body: bytes, why: str) -> None:
+def test_body_not_compressed_as_it_says_is_refused(client: GoHTTPClient, http: HTTP, body: bytes, why: str) -> None:
     assert failure(client, f"http://{http(response(body, '200 OK', GZIP)).address}/") == why
 
 
@@ -117,7 +117,7 @@ def test_request_timeout_covers_everything(
 ) -> None:
     server = StreamServer(("127.0.0.1", 0), lambda sock, _: handle(sock))
     server.start()
-    text = failure(HTTPClient(60 * SECOND, limit, LIMIT), f"{scheme}://127.0.0.1:{server.server_port}/")
+    text = failure(GoHTTPClient(60 * SECOND, limit, LIMIT), f"{scheme}://127.0.0.1:{server.server_port}/")
     server.stop()
     assert text.endswith(f"context deadline exceeded (Client.Timeout {while_doing})")
 
@@ -141,7 +141,7 @@ def test_servers_certificate_is_verified(tmp_path: Path, root: str, host: str, e
     own = issue("server", intermediate, expired=expired).write(tmp_path / "server", intermediate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*own)
-    client = HTTPClient(60 * SECOND, 60 * SECOND, LIMIT, roots[root].certificate.public_bytes(Encoding.DER))
+    client = GoHTTPClient(60 * SECOND, 60 * SECOND, LIMIT, roots[root].certificate.public_bytes(Encoding.DER))
     with AuthServer(response("x"), context, host) as server:
         url = f"https://{server.address}/"
         if not why:
@@ -159,6 +159,6 @@ def test_oldest_version_of_tls_is_the_options(tmp_path: Path) -> None:
     with AuthServer(response("x"), context) as server:
         url = f"https://{server.address}/"
         for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_2):
-            assert HTTPClient(60 * SECOND, 60 * SECOND, LIMIT, roots, version).request(url) == b"x"
-        newest = HTTPClient(60 * SECOND, 60 * SECOND, LIMIT, roots, ssl.TLSVersion.TLSv1_3)
+            assert GoHTTPClient(60 * SECOND, 60 * SECOND, LIMIT, roots, version).request(url) == b"x"
+        newest = GoHTTPClient(60 * SECOND, 60 * SECOND, LIMIT, roots, ssl.TLSVersion.TLSv1_3)
         assert failure(newest, url) == f'Get "{url}": tls: tlsv1 alert protocol version'

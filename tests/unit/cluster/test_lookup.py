@@ -9,8 +9,10 @@ import pytest
 from gevent import Timeout, killall, sleep, spawn
 from gevent.event import Event
 
+from gnsqd.broker.channel import Channel
 from gnsqd.broker.registry import Registry
-from gnsqd.cluster import lookup, lookup_peer
+from gnsqd.broker.topic import Topic
+from gnsqd.cluster import lookup
 from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
@@ -32,11 +34,12 @@ class Daemon:
         self.registry: Registry = self.fakes.registry
         self.lookup = Lookup(self.registry, self.options, self.fakes.logger, self.fakes.spawn)
         self.registry.attach(
-            self.fakes.environment._replace(
-                notify=lambda thing, persist: self.lookup.notify(thing),
-                channels_to_precreate=self.lookup.channels_to_precreate,
-            )
+            self.fakes.environment._replace(notify=self.notify, channels_to_precreate=self.lookup.channels_to_precreate)
         )
+
+    def notify(self, changed: Topic | Channel, persist: bool) -> None:
+        names = (changed.topic_name, changed.name) if isinstance(changed, Channel) else (changed.name, "")
+        self.lookup.notify(*names, changed.exiting)
 
     def start(self, *peers: FakeLookupd | str) -> None:
         self.options.nsqlookupd_tcp_addresses = [peer if isinstance(peer, str) else peer.address for peer in peers]
@@ -86,7 +89,7 @@ def test_creation_and_deletion_are_reported_in_order(ours: Daemon, lookupd: Look
 
 
 def test_heartbeats_go_on_and_reconnect(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_peer, "PING_INTERVAL", 0.02)
+    monkeypatch.setattr(lookup, "PING_INTERVAL", 0.02)
     server = lookupd()
     ours.registry.get_topic("t")
     ours.start(server)
@@ -113,11 +116,11 @@ def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
 ) -> None:
     server = lookupd(lambda line: [] if line == "REGISTER t" else obliging(line))
     connected(ours, server)
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", 0.1)
     ours.registry.get_topic("t")
     eventually(lambda: "REGISTER t - i/o timeout" in ours.log())
     eventually(lambda: server.closed)
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", DEADLINE)
     server.respond = obliging
     assert len(server.lines) == 1
     ours.registry.get_topic("u")
@@ -127,8 +130,8 @@ def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
 def test_peer_that_falls_far_behind_gets_everything_again(
     ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
-    monkeypatch.setattr(lookup_peer, "MAX_EVENTS", 5)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", 10 * DEADLINE)
+    monkeypatch.setattr(lookup, "MAX_EVENTS", 5)
     awake = Event()
 
     def slow(line: str) -> Iterable[bytes]:
@@ -182,7 +185,7 @@ def test_end_sends_the_queue_and_unregisters_ephemeral_names(ours: Daemon, looku
 
 
 def test_end_waits_for_all_that_hang_together(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 10 * DEADLINE)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", 10 * DEADLINE)
     monkeypatch.setattr(lookup, "END_TIMEOUT", 0.1)
     servers = [lookupd(lambda line: obliging(line) if line == "IDENTIFY" else []) for _ in range(2)]
     connected(ours, *servers)
@@ -421,7 +424,7 @@ def test_peers_that_do_not_answer_are_asked_only_if_there_are_no_others(
     webs = [http(response(b'{"channels":["c"]}')) for _ in range(2)]
     servers = [with_http(lookupd, web.port) for web in webs]
     connected(ours, *servers)
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.5)
+    monkeypatch.setattr(lookup, "IO_TIMEOUT", 0.5)
     servers[0].respond = lambda line: []
     ours.registry.get_topic("t")
     eventually(lambda: ours.lookup.connected() == {servers[0].address: False, servers[1].address: True})

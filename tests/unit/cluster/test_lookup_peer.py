@@ -11,10 +11,10 @@ from socket import AF_APPLETALK, AF_INET, SOCK_STREAM
 import pytest
 from gevent import sleep
 
-from gnsqd.cluster import lookup_peer
-from gnsqd.cluster.lookup_peer import LookupdError, LookupPeer
+from gnsqd.cluster import lookup as module
+from gnsqd.cluster.lookup import LookupdError, LookupPeer
 from gnsqd.log import Level, Logger
-from gnsqd.net import dial
+from gnsqd.net import addresses
 from kit.daemons import free_port
 from unit.cluster.fake_lookupd import FakeLookupd, answer, info, obliging
 
@@ -96,7 +96,7 @@ def drip(line: str) -> Iterable[bytes]:
 def test_whole_answer_must_come_in_time(
     respond: Callable[[str], Iterable[bytes]], lookupd: Lookupd, peer: MakePeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
+    monkeypatch.setattr(module, "IO_TIMEOUT", 0.1)
     client = peer(lookupd(respond).address)
     assert failure(client) == ("IDENTIFY", "i/o timeout")
 
@@ -106,7 +106,7 @@ def test_failed_registration_does_not_count_as_a_connection(
 ) -> None:
     def respond(line: str) -> Iterable[bytes]:
         if line == "REGISTER t":  # no answer after this one
-            monkeypatch.setattr(lookup_peer, "IO_TIMEOUT", 0.1)
+            monkeypatch.setattr(module, "IO_TIMEOUT", 0.1)
         return [] if line == "REGISTER u" else obliging(line)
 
     client = peer(lookupd(respond).address)
@@ -160,7 +160,7 @@ def test_no_descriptor_for_a_socket_is_an_error_like_others(
 
     client = peer(lookupd().address)
     with monkeypatch.context() as patched:
-        patched.setattr(dial, "Socket", no_socket)
+        patched.setattr(addresses, "Socket", no_socket)
         command, error = failure(client)
     assert (command, error) == ("", f"dial tcp {client.address}: connect: too many open files")
     client.command("PING")

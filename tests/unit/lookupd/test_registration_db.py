@@ -5,9 +5,10 @@ import random
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.shared.names import TooMany
 
+LOG = Logger("", Level.FATAL)
 TOPICS = ("t", "u", "e#ephemeral")
 CHANNELS = ("c", "d", "f#ephemeral")
 
@@ -63,17 +64,17 @@ class Subject:
     """The database, with the same methods."""
 
     def __init__(self) -> None:
-        self.db = RegistrationDB(0)
-        self.nsqds = {id: Registrant(self.db, PeerInfo(id), Logger("", Level.FATAL)) for id in "xyz"}
+        self.db = RegistrationDB(0, LOG)
+        self.nsqds = {id: PeerInfo(id) for id in "xyz"}
 
     def register(self, id: str, topic: str, channel: str) -> None:
-        self.nsqds[id].register(topic, channel)
+        self.db.register(self.nsqds[id], topic, channel)
 
     def unregister(self, id: str, topic: str, channel: str) -> None:
-        self.nsqds[id].unregister(topic, channel)
+        self.db.unregister(self.nsqds[id], topic, channel)
 
     def disconnect(self, id: str) -> None:
-        self.nsqds[id].disconnect()
+        list(self.db.disconnect(self.nsqds[id]))
 
     def add(self, topic: str, channel: str) -> None:
         if channel:
@@ -107,14 +108,14 @@ def test_random_changes_leave_what_a_plain_map_has(seed: int) -> None:
             getattr(one, name)(*changes[name][1])
         assert contents(subject.db) == model.keys
         assert subject.db.count == len(model.keys) + sum(map(len, model.keys.values()))
-        for other in (nsqd.peer for nsqd in subject.nsqds.values()):
+        for other in subject.nsqds.values():
             registered = {("topic", name, "") for name in other.topics}
             registered |= {("channel", *pair) for pair in other.channels}
             assert registered == {key for key, ids in model.keys.items() if other.id in ids}
 
 
 def test_own_registrations_are_not_limited_and_do_not_count() -> None:
-    db, own, other = RegistrationDB(4), PeerInfo("own"), PeerInfo("x")
+    db, own, other = RegistrationDB(4, LOG), PeerInfo("own"), PeerInfo("x")
     db.own = own
     for topic in ("t", "u", "v"):
         db.register(own, topic, "c")
@@ -129,13 +130,14 @@ def test_own_registrations_are_not_limited_and_do_not_count() -> None:
 
 def test_nsqd_that_leaves_bit_by_bit_is_found_by_nobody_and_takes_nothing_with_it() -> None:
     """Others change the same names in between, and another nsqd connects from the same address."""
-    db, leaving, other = RegistrationDB(0), PeerInfo("x"), PeerInfo("x")
+    db, leaving, other = RegistrationDB(0, LOG), PeerInfo("x"), PeerInfo("x")
     db.clients["x"] = leaving
     for topic in ("t", "u", "v", "w"):
         db.register(leaving, topic, "c")
         db.register(leaving, topic, "d")
     steps = db.disconnect(leaving)
-    assert next(steps) == ("client", "", "")
+    next(steps)
+    assert "x" not in db.clients
     assert leaving.heard < 0
     db.clients["x"] = other
     for topic in ("t", "w"):

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 from gevent import spawn
 
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.log import Level, Logger
 from gnsqd.lookupd.api import LOOKUPD_ROUTES, LookupdAPI
-from gnsqd.lookupd.registration_db import PeerInfo, Registrant, RegistrationDB
+from gnsqd.lookupd.registration_db import PeerInfo, RegistrationDB
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import LookupdOptions
 from gnsqd.web.debug import Debug
@@ -39,25 +39,26 @@ def turns_during(action: Callable[[], object]) -> int:
     return count
 
 
-def registered(kind: str) -> Registrant:
+def registered(kind: str) -> tuple[RegistrationDB, PeerInfo]:
     """An nsqd with many topics, or with many channels of one topic."""
-    registrant = Registrant(RegistrationDB(0), PeerInfo("x", broadcast_address="b", http_port=1), LOG)
+    db, peer = RegistrationDB(0, LOG), PeerInfo("x", broadcast_address="b", http_port=1)
+    db.connect(peer)
     for number in range(MANY):
-        registrant.register(*((f"t{number}", "") if kind == "topics" else ("t", f"c{number}")))
-    return registrant
+        db.register(peer, *((f"t{number}", "") if kind == "topics" else ("t", f"c{number}")))
+    return db, peer
 
 
 @pytest.mark.parametrize("kind", ["topics", "channels"])
 def test_nsqd_disconnects(kind: str) -> None:
-    registrant = registered(kind)
-    assert turns_during(registrant.disconnect) >= LEAST
-    assert (registrant.peer.topics, registrant.peer.channels) == ({}, {})
+    db, peer = registered(kind)
+    assert turns_during(lambda: list(Turns().over(db.disconnect(peer)))) >= LEAST
+    assert (peer.topics, peer.channels) == ({}, {})
 
 
 def test_nsqd_unregisters_a_topic_with_its_channels() -> None:
-    registrant = registered("channels")
-    assert turns_during(lambda: registrant.unregister("t", "")) >= LEAST
-    assert (registrant.peer.topics, registrant.peer.channels) == ({}, {})
+    db, peer = registered("channels")
+    assert turns_during(lambda: db.unregister(peer, "t", "")) >= LEAST
+    assert (peer.topics, peer.channels) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,8 @@ def test_nsqd_unregisters_a_topic_with_its_channels() -> None:
     ],
 )
 def test_request_is_answered(kind: str, line: str) -> None:
-    registrant, options = registered(kind), LookupdOptions()
+    (db, _), options = registered(kind), LookupdOptions()
     debug = Debug(dict, MemoryStats(), {})
-    router = Router(LookupdAPI(options, registrant._db, LOG, debug), options, LOG, LOOKUPD_ROUTES)
+    router = Router(LookupdAPI(options, db, LOG, debug), options, LOG, LOOKUPD_ROUTES)
     (request,) = RequestReader(lambda request: 0, {}).feed(f"{line} HTTP/1.0\r\n\r\n".encode())
     assert turns_during(lambda: router.respond(request, "asker")) >= LEAST

@@ -16,7 +16,7 @@ import yaml
 from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.observe.memory import MemoryStats
-from gnsqd.observe.prometheus import Metrics
+from gnsqd.observe.prometheus import MetricsPage
 from gnsqd.options import OPTIONS, Options
 from kit.exposition import OPENMETRICS, families
 from pyspark_nsq.progress import Metrics as PipelineMetrics
@@ -91,7 +91,7 @@ LOG = Logger("", Level.INFO)
 def _page(registry: Registry, options: Options, accept: str = "") -> list[Any]:
     registry.get_topic("t").get_channel("c").add_client(ShownClient(1))
     clients = [ShownClient(2, pub_counts={"t": 1})]
-    metrics = Metrics(
+    metrics = MetricsPage(
         registry, options, MemoryStats(), lambda: clients, lambda: 1, {}, lambda: {"127.0.0.1:4160": True}, LOG
     )
     return families(metrics.render(accept)[0])

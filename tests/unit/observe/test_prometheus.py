@@ -11,7 +11,7 @@ from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import TURN_SECONDS
 from gnsqd.log import Level, Logger
 from gnsqd.observe.memory import MemoryStats
-from gnsqd.observe.prometheus import Metrics
+from gnsqd.observe.prometheus import MetricsPage
 from gnsqd.options import Options
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.version import NSQD_VERSION, VERSION, lane
@@ -28,11 +28,11 @@ def clients() -> list[ShownClient]:
 
 
 @pytest.fixture
-def metrics(registry: Registry, options: Options, clients: list[ShownClient]) -> Metrics:
-    return Metrics(registry, options, MemoryStats(), lambda: clients, lambda: 11, {"messagePump": 2}, dict, LOG)
+def metrics(registry: Registry, options: Options, clients: list[ShownClient]) -> MetricsPage:
+    return MetricsPage(registry, options, MemoryStats(), lambda: clients, lambda: 11, {"messagePump": 2}, dict, LOG)
 
 
-def scrape(metrics: Metrics, accept: str = "") -> Series:
+def scrape(metrics: MetricsPage, accept: str = "") -> Series:
     return series(metrics.render(accept)[0])
 
 
@@ -40,7 +40,7 @@ def names_with(found: Series, prefix: str) -> dict[str, float]:
     return {name: value for (name, _), value in found.items() if name.startswith(prefix)}
 
 
-def test_topics_and_channels_show_all_their_figures(registry: Registry, metrics: Metrics) -> None:
+def test_topics_and_channels_show_all_their_figures(registry: Registry, metrics: MetricsPage) -> None:
     topic = registry.get_topic("t")
     channel = topic.get_channel("c")
     channel.pause()
@@ -58,7 +58,9 @@ def test_topics_and_channels_show_all_their_figures(registry: Registry, metrics:
     }
 
 
-def test_page_says_what_runs_and_how_it_fares(registry: Registry, metrics: Metrics, clients: list[ShownClient]) -> None:
+def test_page_says_what_runs_and_how_it_fares(
+    registry: Registry, metrics: MetricsPage, clients: list[ShownClient]
+) -> None:
     clients += [ShownClient(1), ShownClient(2)]
     found = scrape(metrics)
     (build,) = [dict(key[1]) for key in found if key[0] == "gnsqd_build_info"]
@@ -75,7 +77,7 @@ def test_page_says_what_runs_and_how_it_fares(registry: Registry, metrics: Metri
     assert (found["gnsqd_healthy", ()], found["gnsqd_draining", ()]) == (0, 1)
 
 
-def test_hub_lag_is_how_long_the_others_took_for_a_turn(metrics: Metrics) -> None:
+def test_hub_lag_is_how_long_the_others_took_for_a_turn(metrics: MetricsPage) -> None:
     turn = 0.005
 
     def dawdle() -> None:
@@ -95,7 +97,7 @@ def test_hub_lag_is_how_long_the_others_took_for_a_turn(metrics: Metrics) -> Non
         dawdler.kill()
 
 
-def test_hub_watchers_are_what_the_hub_looks_after(metrics: Metrics) -> None:
+def test_hub_watchers_are_what_the_hub_looks_after(metrics: MetricsPage) -> None:
     def watchers() -> float:
         return scrape(metrics)["gnsqd_hub_watchers", ()]
 
@@ -111,13 +113,13 @@ def test_hub_watchers_are_what_the_hub_looks_after(metrics: Metrics) -> None:
     assert watchers() == before
 
 
-def test_format_is_negotiated(metrics: Metrics) -> None:
+def test_format_is_negotiated(metrics: MetricsPage) -> None:
     for accept in ("", "text/html, */*", "application/openmetrics-text; version=nonsense"):
         assert metrics.render(accept)[1].startswith("text/plain; version=0.0.4; charset=utf-8")
     assert metrics.render(OPENMETRICS)[1].startswith("application/openmetrics-text; version=1.0.0")
 
 
-def test_openmetrics_says_the_same(registry: Registry, metrics: Metrics, options: Options) -> None:
+def test_openmetrics_says_the_same(registry: Registry, metrics: MetricsPage, options: Options) -> None:
     options.metrics_clients = True
     channel = registry.get_topic("t#ephemeral").get_channel("c")
     channel.pause()
@@ -132,7 +134,7 @@ def test_openmetrics_says_the_same(registry: Registry, metrics: Metrics, options
 
 
 def test_latencies_show_in_seconds_where_percentiles_are_configured(
-    registry: Registry, options: Options, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, options: Options, metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not [name for name, _ in scrape(metrics) if "latency" in name]
     options.e2e_processing_latency_percentiles = [0.99, 0.5, 0.99]
@@ -155,7 +157,7 @@ def test_latencies_show_in_seconds_where_percentiles_are_configured(
 
 
 def test_clients_show_only_where_asked_for(
-    registry: Registry, options: Options, metrics: Metrics, clients: list[ShownClient]
+    registry: Registry, options: Options, metrics: MetricsPage, clients: list[ShownClient]
 ) -> None:
     shown = ClientStats(**vars(STATS) | {"remote_address": "6.7.8.9:10"})
     consumer, producer = ShownClient(1), ShownClient(2, shown, {"t": 3, "u": 4})
@@ -184,7 +186,7 @@ def test_clients_show_only_where_asked_for(
 
 @EACH_FORMAT
 def test_whatever_clients_call_themselves_the_page_can_be_read(
-    registry: Registry, options: Options, metrics: Metrics, accept: str
+    registry: Registry, options: Options, metrics: MetricsPage, accept: str
 ) -> None:
     options.metrics_clients = True
     channel = registry.get_topic("t").get_channel("c")
@@ -223,7 +225,7 @@ def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, 
             changes += 1
             gevent.sleep(0)
 
-    page = Metrics(registry, options, MemoryStats(), clients.values, lambda: 0, {}, dict, LOG)
+    page = MetricsPage(registry, options, MemoryStats(), clients.values, lambda: 0, {}, dict, LOG)
     changer = gevent.spawn(change_things)
     try:
         found = scrape(page, accept)
@@ -236,7 +238,7 @@ def test_topics_and_clients_may_come_and_go_during_a_scrape(registry: Registry, 
 
 
 def test_many_small_families_do_not_skip_turns(
-    registry: Registry, options: Options, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, options: Options, metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
         registry.get_topic(f"t{number}").get_channel("c")

@@ -17,9 +17,8 @@ from gnsqd.log import Level, Logger
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import Options
 from gnsqd.shared.errors import BrokerError, StorageError
-from gnsqd.web.daemon_status import Status
 from gnsqd.web.debug import Debug
-from gnsqd.web.handlers import API
+from gnsqd.web.handlers import BrokerAPI, DaemonAPI
 from gnsqd.web.http11 import Request
 from gnsqd.web.publishing import Publishing
 from gnsqd.web.ranges import Ranges
@@ -62,11 +61,10 @@ class World:
         tcp_server = cast(Any, SimpleNamespace(port=4150, clients={}, producers=list))
         metadata_file = cast(Any, Thing(self.calls))
         lookup = cast(Any, Thing(self.calls))
-        status = Status(self.options, registry, drain, debug, tcp_server, lookup, -1, lambda: self.exiting, log)
+        daemon = DaemonAPI(self.options, registry, drain, debug, tcp_server, lookup, -1, lambda: self.exiting, log)
         publishing = Publishing(self.options, registry, log)
-        self.api = API(
-            self.options, registry, log, metadata_file, lookup, publishing, status, debug, Ranges(registry, log)
-        )
+        endpoints = (publishing, daemon, debug, Ranges(registry, log))
+        self.api = BrokerAPI(self.options, registry, metadata_file, *endpoints)
 
     def ask(self, handler: str, query: str = "topic=t&channel=c", body: bytes = b"") -> object:
         request = Request()
@@ -113,9 +111,9 @@ def test_publish_that_is_not_kept_is_answered_with_the_reason(
 def test_daemon_that_exits_is_not_ready_but_works_and_its_drain_cannot_be_switched(world: World) -> None:
     world.exiting = True
     world.registry.error = StorageError("disk full")
-    assert refusal(world, "status.readyz") == (503, "NOK - exiting")
-    assert world.ask("status.healthz") == "OK"
-    for handler in ("status.start_drain", "status.cancel_drain"):
+    assert refusal(world, "daemon.readyz") == (503, "NOK - exiting")
+    assert world.ask("daemon.healthz") == "OK"
+    for handler in ("daemon.start_drain", "daemon.cancel_drain"):
         assert refusal(world, handler) == (503, "EXITING")
     assert world.calls == []
 
@@ -185,6 +183,6 @@ def test_others_have_turns_between_the_lines_of_stats(world: World, monkeypatch:
     turns: list[None] = []
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", lambda: turns.append(None))
-    text = world.ask("status.stats", "topic=nope")
+    text = world.ask("daemon.stats", "topic=nope")
     assert isinstance(text, str)
     assert len(turns) == text.count("\n") > 10

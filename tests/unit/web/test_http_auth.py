@@ -1,6 +1,6 @@
 """The answers of auth servers that are kept."""
 
-from gnsqd.cluster.auth import State, parse_answer
+from gnsqd.cluster.auth import AuthState, parse_answer
 from gnsqd.log import Level, Logger
 from gnsqd.web.http_auth import MAX_STATES, AuthServers, Needs
 from gnsqd.web.routes import Role
@@ -11,7 +11,7 @@ PUBLISHING = b'{"ttl": 60, "authorizations": [{"topic": "t", "channels": [".*"],
 def test_number_of_answers_is_bounded() -> None:
     asked: list[bytes] = []
 
-    def authenticate(remote_ip: str, tls: bool, common_name: str, secret: bytes) -> State:
+    def authenticate(remote_ip: str, tls: bool, common_name: str, secret: bytes) -> AuthState:
         asked.append(secret)
         return parse_answer(PUBLISHING)
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gnsqd.observe.stats import Row, StatsRows
-from gnsqd.web.stats_page import stats_page
+from gnsqd.observe.stats import Row, StatsRows, text_page
 
 START = 1_795_227_806  # 2026-11-21T02:23:26Z
 
@@ -21,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def page(*topics: Row, producers: list[Row] | None = None) -> list[str]:
-    return list(stats_page(StatsRows(list(topics), producers), None, "OK", START, 638_686_980))[1:]
+    return list(text_page(StatsRows(list(topics), producers), None, "OK", START, 638_686_980))[1:]
 
 
 def topic(*values: int) -> Row:
