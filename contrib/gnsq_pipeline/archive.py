@@ -174,13 +174,25 @@ def _listed_file(spark: "SparkSession", directory: str) -> str:
 
 @contextlib.contextmanager
 def only_writer(table: str, checkpoint: Path) -> Iterator[None]:
-    """Keep other runs of this host from `checkpoint`; on other file systems, Spark detects them."""
+    """Keeps other runs of this host from `checkpoint`; on other file systems, Spark detects them.
+
+    A directory that this makes stays only if Spark writes to it.
+    """
+    new = [path for path in (checkpoint, *checkpoint.parents) if not path.exists()]
     checkpoint.mkdir(parents=True, exist_ok=True)
-    with (checkpoint / ".lock").open("w") as file:
+    lock = checkpoint / ".lock"
+    with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise PipelineError(f"{table}: another run of gnsq-pipeline writes to it") from None
         except OSError:  # of a file system without locks; Spark detects other writers at their next batch
             pass
-        yield
+        try:
+            yield
+        finally:
+            if new and list(checkpoint.iterdir()) == [lock]:
+                lock.unlink()
+                with contextlib.suppress(OSError):  # the first that is not empty any more
+                    for path in new:
+                        path.rmdir()

@@ -146,6 +146,7 @@ def test_a_run_of_deliveries_that_ends_is_refused_where_it_cannot_finish_its_las
     assert ended.status == 2
     needed = "with Spark 4.1, --continuous is required, as a run that ends leaves its messages to the next one"
     assert one_line(ended.stderr).startswith(f"Error: nsqd {name(gnsqd)} has no log: {needed}")
+    assert not (tmp_path / "output").exists()
 
 
 def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:

@@ -136,6 +136,8 @@ class Batch:
                 elif needed == 1:
                     raise
                 break  # if refused, perhaps because of a limit to the consumers of the channel
+            if not client.max_rdy_count:
+                raise NsqSourceError(f"nsqd {nsqd.name} has --max-rdy-count=0: it sends messages to no consumer")
             needed = -(-quota // client.max_rdy_count)
         connections = self._connections[first:]
         for number, one in enumerate(connections):

@@ -183,6 +183,23 @@ def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Setting
     assert reader.partitions(end, end) == []
 
 
+def test_batch_follows_one_whose_rows_nobody_asked_for(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    """Spark 4.1 passes no start, and asks for no tasks if the plan drops all rows."""
+    reader = NsqStreamReader(settings)
+    for number in (1, 2):
+        nsqds[0].publish(1)
+        assert reader.latestOffset()["batch"] == number
+        assert len(nsqds[0].finished) == number - 1
+
+
+def test_an_nsqd_that_lets_nothing_be_in_flight_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    nsqds[0].max_rdy_count = 0
+    nsqds[0].publish(1)
+    with pytest.raises(NsqSourceError, match="nsqd node:4150 has --max-rdy-count=0: it sends messages to no consumer"):
+        first(NsqStreamReader(settings))
+    assert nsqds[0].connections == 0
+
+
 def test_no_messages_make_no_batch(settings: Settings, nsqds: list[FakeNsqd]) -> None:
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
