@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from kit.daemons import Daemon, eventually
 from kit.spark_topics import bodies as numbered
-from kit.traffic import DaemonFactory, publish
+from kit.traffic import DaemonFactory, create, post, publish, wait_for
 from pyspark_nsq import nodes
 from pyspark_nsq.client import name_of
 from pyspark_nsq.deliveries import backlog, batch
@@ -281,6 +281,18 @@ def test_messages_are_touched_before_they_time_out(
     assert nsqds[0].touched.keys() == nsqds[0].in_flight.keys()
     reader.commit(end)
     assert len(nsqds[0].finished) == 5
+
+
+def test_no_message_times_out_while_its_batch_takes_longer(gnsqd: Daemon, settings: Settings) -> None:
+    create(gnsqd, "clock", "ticks")
+    publish(gnsqd, TOPIC, *numbered(1000))
+    reader = NsqStreamReader(replace(addressed(settings, gnsqd), msg_timeout_ms=2000))
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    post(gnsqd, "/pub?topic=clock&defer=4500", b"tick")
+    wait_for(gnsqd, "clock", "ticks", depth=1)  # two timeouts later, by the clock of the daemon
+    reader.commit(end)
+    stats = gnsqd.channel_stats(TOPIC, CHANNEL)
+    assert [stats[name] for name in ("depth", "in_flight_count", "timeout_count")] == [0, 0, 0]
 
 
 def test_messages_are_touched_while_a_large_batch_is_cut_into_tasks(
