@@ -15,7 +15,7 @@ from kit import nsq_client
 from kit.auth_server import EVERYTHING, AuthServer, grant, response
 from kit.certificates import write_identities
 from kit.daemons import DEADLINE, Daemon, free_port
-from kit.traffic import DaemonFactory, create, wait_for
+from kit.traffic import DaemonFactory, wait_for
 from pyspark_nsq.client import Client
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, NsqSourceError, Refused
 from pyspark_nsq.option_values import Address
@@ -52,7 +52,7 @@ def receive(client: Client, count: int) -> list[PushedMessage]:
 
 
 def receive_ids(client: Client, count: int) -> list[bytes]:
-    """Of that many messages, each once however often it comes, in order."""
+    """Returns the ids of that many messages, each once however often it comes, in order."""
     ids: set[bytes] = set()
     while len(ids) < count:
         ids.update(message.id for message in receive(client, 1))
@@ -78,17 +78,6 @@ def test_no_more_are_in_flight_than_requested_and_allowed(nsqd_factory: DaemonFa
         reader.ready(1000)
         assert len(receive(reader, 2)) == 2
         await_counts(nsqd, 5, 5)
-
-
-def test_requeued_messages_obey(nsqd: Daemon) -> None:
-    with connect(nsqd) as client, consumer(nsqd, 1) as reader:
-        client.publish("t", [b"x"])
-        (message,) = receive(reader, 1)
-        reader.requeue([message.id])
-        (again,) = receive(reader, 1)
-        assert (again.id, again.attempts) == (message.id, 2)
-        reader.requeue([again.id], 60_000)
-        wait_for(nsqd, "t", "c", deferred_count=1)
 
 
 def test_every_finished_message_is_known_to_the_daemon_when_finish_confirmed_returns(nsqd: Daemon) -> None:
@@ -150,17 +139,6 @@ def test_messages_that_timed_out_are_reported_as_unfinished(nsqd: Daemon) -> Non
 
 
 # Publishing
-
-
-def test_messages_are_published_alone_together_and_with_a_delay(nsqd: Daemon) -> None:
-    create(nsqd, "t", "c")
-    with connect(nsqd) as client, nsq_client.Client(address(nsqd)) as other:
-        client.publish("t", [b"one"])
-        client.publish("t", [b"two", b"three" * 1000, b"\x00\n"])
-        client.publish("t", [b"later", b"later too"], 60_000)
-        other.subscribe("t", "c", 10)
-        assert {other.message().body for _ in range(4)} == {b"one", b"two", b"three" * 1000, b"\x00\n"}
-        wait_for(nsqd, "t", "c", deferred_count=2)
 
 
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "tls"])
@@ -226,7 +204,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
 
 
 def again_and_again(call: Callable[[], object]) -> None:
-    """Sending fails no earlier than when the answer to something sent before has come."""
+    """Calls until it fails: sending does not before the answer to something sent earlier has come."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         call()
@@ -301,7 +279,7 @@ def test_the_secret_authorizes(nsqd_factory: DaemonFactory) -> None:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Client, socket.socket]]:
-    """A client, and the socket of what it takes for an nsqd."""
+    """Lends a client, and the socket of what it takes for an nsqd."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(DEADLINE)
     with Client(ours, "peer", DEADLINE) as client, theirs:
@@ -343,7 +321,7 @@ def test_frames_may_come_in_any_pieces(pair: tuple[Client, socket.socket], seed:
 def test_what_came_while_the_process_was_stopped_is_received(
     pair: tuple[Client, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was stopped behind its first look at the socket, for longer than it would have waited."""
+    """Stops the process after its first look at the socket, for longer than it would have waited."""
     client, peer = pair
     look = client.poll
 

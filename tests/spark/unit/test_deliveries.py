@@ -17,7 +17,7 @@ from pyspark_nsq import nodes
 from pyspark_nsq.client import name_of
 from pyspark_nsq.deliveries import backlog, batch
 from pyspark_nsq.discovery import Depth
-from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.options import Settings
 from pyspark_nsq.stream_reader import NsqStreamReader
 from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
@@ -33,7 +33,7 @@ def settings() -> Settings:
 
 
 def counts(reader: NsqStreamReader, start: Offset | None = None, limit: object = ALL) -> dict[str, int]:
-    """How many rows the next batch has of each nsqd; they are given back."""
+    """Counts the rows of the next batch by nsqd; gives them back."""
     start = reader.initialOffset() if start is None else start
     end = reader.latestOffset(start, limit)
     rows = rows_of(reader, start, end)
@@ -50,12 +50,12 @@ def release(reader: NsqStreamReader) -> None:
 
 
 def close(reader: NsqStreamReader) -> None:
-    """What the end of its process does."""
+    """Does what the end of its process does."""
     reader._chosen._held[1].close()  # type: ignore[union-attr,index]
 
 
 def first(reader: NsqStreamReader) -> Offset:
-    """The offset of the first batch, whose messages are finished."""
+    """Finishes the messages of the first batch; returns its offset."""
     end = reader.latestOffset(reader.initialOffset(), ALL)
     reader.commit(end)
     return end
@@ -123,25 +123,18 @@ def test_rows_are_in_as_many_tasks_as_the_options_name(
     settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nsqds[0].publish(60)
-    for least, tasks in ((None, 1), (4, 4), (99, 60)):
-        reader = NsqStreamReader(replace(settings, min_partitions=least))
+    for least, largest, sizes in ((None, None, [60]), (4, None, [15] * 4), (99, None, [1] * 60), (None, 25, [20] * 3)):
+        reader = NsqStreamReader(replace(settings, min_partitions=least, max_records_per_partition=largest))
         start = reader.initialOffset()
         end = reader.latestOffset(start, ALL)
-        assert len(reader.partitions(start, end)) == tasks
+        tasks = reader.partitions(start, end)
+        assert [sum(batch.num_rows for batch in reader.read(task)) for task in tasks] == sizes
         assert values(rows_of(reader, start, end)) == sorted(bodies(nsqds))
         release(reader)
     monkeypatch.setattr(batch, "_TASK_BYTES", 2000)  # of which a row takes 117 or 118
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
     assert len(reader.partitions(start, reader.latestOffset(start, ALL))) == 4
-
-
-def test_largest_task_makes_more_tasks(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    nsqds[0].publish(60)
-    reader = NsqStreamReader(replace(settings, max_records_per_partition=25))
-    start = reader.initialOffset()
-    tasks = reader.partitions(start, reader.latestOffset(start, ALL))
-    assert [sum(batch.num_rows for batch in reader.read(task)) for task in tasks] == [20, 20, 20]
 
 
 def test_batch_waits_for_enough_messages_but_not_for_ever(
@@ -173,18 +166,8 @@ def test_enough_are_the_messages_that_wait_though_a_batch_may_have_fewer(
     assert found == [10, 10, 10, 0], "10 are not enough"
 
 
-def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    """Spark compares the JSON."""
-    nsqds[0].publish(1)
-    reader = NsqStreamReader(settings)
-    end = reader.latestOffset(reader.initialOffset(), ALL)
-    text = json.dumps(end)
-    assert json.dumps(reader.latestOffset(json.loads(text), ALL)) == text
-    assert reader.partitions(end, end) == []
-
-
 def test_batch_follows_one_whose_rows_nobody_asked_for(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    """Spark 4.1 passes no start, and asks for no tasks if the plan drops all rows."""
+    """Asks as Spark 4.1, which passes no start, and needs no tasks if the plan drops all rows."""
     reader = NsqStreamReader(settings)
     for number in (1, 2):
         nsqds[0].publish(1)
@@ -201,13 +184,17 @@ def test_an_nsqd_that_lets_nothing_be_in_flight_is_reported(settings: Settings, 
 
 
 def test_no_messages_make_no_batch(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+    """Compares the JSON of the offsets, as Spark does."""
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
-    assert (
-        reader.latestOffset(start, ALL) == start == reader.initialOffset() == NsqStreamReader(settings).initialOffset()
-    )
-    assert reader.partitions(start, start) == []
-    reader.commit(start)
+    assert reader.initialOffset() == NsqStreamReader(settings).initialOffset() == start
+    for published in (0, 1):
+        nsqds[0].publish(published)
+        end = reader.latestOffset(start, ALL)
+        assert (end == start) == (published == 0)
+        assert json.dumps(reader.latestOffset(json.loads(json.dumps(end)), ALL)) == json.dumps(end)
+        assert reader.partitions(end, end) == []
+        reader.commit(end)
 
 
 def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settings, nsqds: list[FakeNsqd]) -> None:
@@ -393,12 +380,6 @@ def test_offsets_of_another_kind_of_stream_are_refused(settings: Settings, nsqds
     ):
         with pytest.raises(NsqSourceError, match=text):
             NsqStreamReader(settings).latestOffset(offset, ALL)
-
-
-def test_another_channel_than_the_checkpoints_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    start = NsqStreamReader(settings).initialOffset()
-    with pytest.raises(OptionError, match="option 'channel' is 'other', but .* the channel 'archive'"):
-        NsqStreamReader(replace(settings, channel="other")).latestOffset(start, ALL)
 
 
 # Which nsqds are read
@@ -614,7 +595,6 @@ def test_messages_that_come_in_many_parts_are_one_batch(nsqd: Daemon, settings: 
 
 
 def test_a_daemon_is_read_to_the_last_message_wherever_a_driver_dies(nsqd: Daemon, settings: Settings) -> None:
-    """The same as with the fake one, which believes it to behave like this one."""
     settings = replace(addressed(settings, nsqd), max_in_flight=40, msg_timeout_ms=3000, topics=("t",))
     publish(nsqd, "t", *numbered(100))
     query = MicroBatches(settings)

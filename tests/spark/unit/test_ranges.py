@@ -32,7 +32,7 @@ from pyspark_nsq.options import parse
 from pyspark_nsq.ranges import range_stream
 from pyspark_nsq.ranges.node import Node, NoRanges, Unreadable
 from pyspark_nsq.ranges.planning import Planner, plan_batch
-from pyspark_nsq.ranges.positions import pieces
+from pyspark_nsq.ranges.positions import from_json
 from pyspark_nsq.ranges.reading import RangePartition
 from pyspark_nsq.stream_reader import NsqStreamReader
 
@@ -241,6 +241,22 @@ def test_stream_begins_where_its_channel_is(durable: Factory) -> None:
     assert Stream(nsqd, startingOffsets="latest").next() == []
 
 
+@pytest.mark.parametrize(
+    "more, sizes",
+    [
+        ({"minPartitions": "3"}, [33, 33, 34]),
+        ({"minPartitions": "200"}, [1] * 100),
+        ({"maxRecordsPerPartition": "30"}, [25] * 4),
+    ],
+)
+def test_tasks_are_parts_of_the_range(durable: Factory, more: dict[str, str], sizes: list[int]) -> None:
+    nsqd = durable()
+    publish(nsqd, "t", *bodies(100))
+    tasks = plan_batch(parse(options(nsqd, **more), "read"))
+    assert [task.end - task.start for task in tasks] == sizes
+    assert numbers(read(*tasks)) == [*range(1, 101)]
+
+
 def test_limits_of_a_trigger_are_shared(durable: Factory) -> None:
     first, second = durable("--retention-bytes=1000000"), durable("--retention-bytes=1000000")
     publish(first, "t", *bodies(300))
@@ -255,13 +271,6 @@ def test_limits_of_a_trigger_are_shared(durable: Factory) -> None:
     least = {"minMessagesPerTrigger": "200", "maxTriggerDelay": "1h"}
     stream = Stream(first, second, startingOffsets="earliest", maxBytesPerTrigger="1k", **least)
     assert [0 < len(stream.next()) < 50 for _ in range(2)] == [True, True], "200 wait, though a batch has fewer"
-
-
-def test_tasks_are_parts_of_the_range(durable: Factory) -> None:
-    nsqd = durable()
-    publish(nsqd, "t", *bodies(100))
-    tasks = plan_batch(parse(options(nsqd, minPartitions="3"), "read"))
-    assert [(task.start, task.end) for task in tasks] == [(1, 34), (34, 67), (67, 101)]
 
 
 def test_node_that_is_away_is_read_later_under_whatever_address(durable: Factory) -> None:
@@ -754,17 +763,12 @@ def test_stream_waits_for_a_topic(
         Stream(nsqd, mode="auto")
 
 
-@pytest.mark.parametrize("damage", [{"number": "5"}, {"node": None}, {"more": 1}, {"epoch": 7}])
-def test_damaged_checkpoint_is_one_line(durable: Factory, damage: dict[str, Any]) -> None:
-    stream = Stream(durable())
-    stream.checkpoint["positions"][0] |= damage
-    with pytest.raises(NsqSourceError, match="the checkpoint has positions that make no sense"):
-        stream.next()
-
-
-def test_pieces_lose_nothing() -> None:
-    assert pieces(1, 11, 3) == [(1, 4), (4, 7), (7, 11)]
-    assert pieces(5, 7, 4) == [(5, 6), (6, 7)]
+def test_damaged_checkpoint_is_one_line() -> None:
+    position = {"topic": "t", "node": "h:1", "epoch": "e", "number": 5, "begin": 1, "published": 0}
+    assert from_json({"version": 1, "positions": [position]})
+    for damage in ({"number": "5"}, {"node": None}, {"more": 1}, {"epoch": 7}):
+        with pytest.raises(NsqSourceError, match="the checkpoint has positions that make no sense"):
+            from_json({"version": 1, "positions": [position | damage]})
 
 
 def test_each_topic_may_begin_at_a_time_of_its_own(durable: Factory) -> None:
@@ -788,25 +792,11 @@ def test_each_topic_may_begin_at_a_time_of_its_own(durable: Factory) -> None:
     assert len(batch(nsqd, **given | {"startingTimestamp": "-1h"})) == 1
 
 
-def test_batch_waits_for_enough_messages_but_not_for_ever(durable: Factory) -> None:
+def test_batch_waits_for_enough_messages(durable: Factory) -> None:
     nsqd = durable()
-    given = {"minMessagesPerTrigger": "5"}
-    stream = Stream(nsqd, **given)
-    found = []
+    stream = Stream(nsqd, minMessagesPerTrigger="5")
+    sizes = []
     for published in (1, 4, 1, 1):  # the first batch does not wait
         publish(nsqd, "t", *bodies(published))
-        found.append(len(stream.next()))
-    assert found == [1, 0, 5, 0]
-    stream.given["maxTriggerDelay"] = "200ms"
-    stream.restart()
-    assert len(stream.next()) == 1
-    publish(nsqd, "t", b"x")
-    eventually(lambda: len(stream.next()) == 1)
-
-
-def test_largest_task_makes_more_tasks(durable: Factory) -> None:
-    nsqd = durable()
-    publish(nsqd, "t", *bodies(100))
-    tasks = plan_batch(parse(options(nsqd, maxRecordsPerPartition="30"), "read"))
-    assert [task.end - task.start for task in tasks] == [25] * 4
-    assert len(read(*tasks)) == 100
+        sizes.append(len(stream.next()))
+    assert sizes == [1, 0, 5, 0]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from kit.daemons import Daemon
+from kit.spark_topics import bodies
 from kit.traffic import DaemonFactory, create, take, wait_for
 from pyspark_nsq import publishing
 from pyspark_nsq.catalog_table import schema_of
@@ -56,7 +57,7 @@ def test_a_batch_has_at_most_batch_size_messages() -> None:
 
 
 def test_a_batch_has_at_most_batch_bytes_except_for_a_larger_message() -> None:
-    """As MPUB counts them: four bytes for the size of each."""
+    """Counts bytes as MPUB does: four for the size of each."""
     rows = frame(value=[b"a" * 6, b"b" * 6, b"c", b"d" * 100, b"e"])
     found = batches(rows, replace(SETTINGS, batch_bytes=20))
     assert [split_bodies(one.data) for one in found] == [[b"a" * 6, b"b" * 6], [b"c"], [b"d" * 100], [b"e"]]
@@ -90,7 +91,6 @@ REASONS = ["value is NULL", "value is empty", "topic is 'a b'", "topic is NULL",
 
 
 def test_each_row_that_is_not_a_message_is_reported() -> None:
-    """Before anything is published."""
     for number, reason in enumerate(REASONS, 1):
         columns = zip(("value", "topic", "defer_ms"), (VALUES, TOPICS, DELAYS), strict=True)
         rows = frame(**{name: [values[0], values[number]] for name, values in columns})  # type: ignore[index]
@@ -183,7 +183,7 @@ class Nodes:
         self.on_sleep()
 
     def fail(self, errors: Mapping[str, NsqSourceError]) -> None:
-        """From now on, connecting to these nsqds, and to no others."""
+        """Lets connecting fail to these nsqds, and to no others, from now on."""
         for name, fake in self.nsqds.items():
             fake.error = errors.get(name)
 
@@ -192,7 +192,7 @@ class Nodes:
             self.nsqds[name].answers = iter(given)
 
     def takers(self) -> str:
-        """Who has the bodies 0, 1, 2, ..., each published once."""
+        """Returns who has the bodies 0, 1, 2, ..., each published once."""
         taken = {body: name for name, fake in self.nsqds.items() for _, bodies, _ in fake.taken for body in bodies}
         assert len(taken) == sum(len(bodies) for fake in self.nsqds.values() for _, bodies, _ in fake.taken)
         return "".join(taken[b"%d" % number] for number in range(len(taken)))
@@ -204,7 +204,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
 
 
 def publish(nodes: Nodes, batches: int = 1, start: int = 0, **changes: Any) -> None:
-    """A task that publishes as many batches of one message; it leaves no connection."""
+    """Publishes as many batches of one message, as a task does; it leaves no connection."""
     publisher = Publisher(replace(SETTINGS, **changes), start)
     try:
         for number in range(batches):
@@ -277,7 +277,7 @@ def test_with_no_time_each_nsqd_is_asked_once(nodes: Nodes) -> None:
 
 
 def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: Nodes) -> None:
-    """Or a new one there, or one that may get better, or an nsqlookupd that lists any."""
+    """Also finds a new one, and one that may get better."""
     nodes.fail(dict.fromkeys("abc", LOST))
 
     def appear() -> None:
@@ -346,30 +346,24 @@ def test_a_task_without_rows_connects_to_nobody(nodes: Nodes) -> None:
 # Daemons
 
 
-def consumed(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
-    return sorted((message.body for message in take(nsqd, topic, "check", count)), key=int)
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
-
-
 def to(*nsqds: Daemon, **changes: Any) -> Settings:
     addresses = tuple(nsqd.tcp_address for nsqd in nsqds if isinstance(nsqd.tcp_address, tuple))
     return replace(SETTINGS, nsqd_tcp_addresses=addresses, **changes)
 
 
 def test_an_nsqd_gets_every_row_and_holds_back_what_has_a_delay(nsqd: Daemon) -> None:
-    """Columns of no use are passed over, so that what was read from NSQ can be written as it is."""
+    """Passes over columns of no use, so that what was read from NSQ can be written as it is."""
     create(nsqd, "a", "check")
+    values = bodies(1500)
     columns = schema_of("nsqd STRING, topic STRING, VALUE BINARY, defer_ms INT")
     writer = pickle.loads(pickle.dumps(NsqWriter(to(nsqd, topic=None, batch_size=77), columns)))
     delays = pa.array([None, 0, 3_600_000] * 500, pa.int32())
-    rows = frame(nsqd=["h:1"] * 1500, topic=["a", "a", "a", "b", "b", "b"] * 250, VALUE=numbers(1500), defer_ms=delays)
+    rows = frame(nsqd=["h:1"] * 1500, topic=["a", "a", "a", "b", "b", "b"] * 250, VALUE=values, defer_ms=delays)
     writer.write(iter([rows]))
     wait_for(nsqd, "a", "check", deferred_count=250, depth=500)
-    assert consumed(nsqd, "a", 500) == [number for number in numbers(1500) if int(number) % 6 < 2]
-    assert consumed(nsqd, "b", 500) == [number for number in numbers(1500) if 3 <= int(number) % 6 < 5]
+    for topic, first in (("a", 0), ("b", 3)):
+        expected = {value for value in values if int(value) % 6 in (first, first + 1)}
+        assert {message.body for message in take(nsqd, topic, "check", 500)} == expected
 
 
 def test_a_message_that_is_too_large_is_reported_with_the_limit(nsqd_factory: DaemonFactory) -> None:
