@@ -87,7 +87,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next batch; `start` itself if there is nothing new."""
         start = start or self._end or self.initialOffset()
-        # Spark 4.1 does not ask for the tasks of a batch whose plan needs no rows: the next one follows it nevertheless.
+        # Spark 4.1 asks without a start, and not for the tasks of a batch whose plan needs no rows, as with `limit(0)`.
         self._end = self._stream(start).next(start, getattr(limit, "max_rows", None))
         return self._end
 

@@ -25,7 +25,7 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-class Process:
+class ClusterProcess:
     """A process in a group of its own, with its log; `kill` ends the whole group.
 
     Nobody waits for it before that: as long as it is a zombie, no other group gets its number.
@@ -82,7 +82,7 @@ class Process:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(DEADLINE)
 
-    def __enter__(self) -> "Process":
+    def __enter__(self) -> "ClusterProcess":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -101,9 +101,9 @@ def cluster(directory: Path, environment: Mapping[str, str], workers: int = 2) -
     listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with ExitStack() as stack:
 
-        def start(role: str, log: str, *flags: str | Path) -> Process:
+        def start(role: str, log: str, *flags: str | Path) -> ClusterProcess:
             command = [*launch, f"org.apache.spark.deploy.{role}", *listen, *flags]
-            return stack.enter_context(Process(command, own, directory / f"{log}.log"))
+            return stack.enter_context(ClusterProcess(command, own, directory / f"{log}.log"))
 
         url = start("master.Master", "master").find(r"Starting Spark master at (spark://\S+)$")[1]
         flags = ["--cores", "1", "--memory", "1g", "--work-dir"]

@@ -59,12 +59,12 @@ def test_a_table_reads_ranges_unless_it_only_looks(tables: "SparkSession", gnsqd
     publish(nsqd, "orders", *bodies(100))
     cases: list[tuple[dict[str, str], int | None]]
     cases = [({}, None), ({"peek": "false"}, 1), ({"startingOffsets": "earliest"}, 1)]
-    for number, (more, first) in enumerate(cases):
+    for number, (more, _) in enumerate(cases):
         tables.sql(f"CREATE TABLE of_{number} USING nsq {clause(options(nsqd, **more))}")
     for count in (100, 110):
-        for number, (_, first) in enumerate(cases):
+        for number, (_, lowest) in enumerate(cases):
             rows = tables.sql(f"SELECT count(*), min(offset) FROM of_{number}").collect()
-            assert [tuple(row) for row in rows] == [(count, first)]
+            assert [tuple(row) for row in rows] == [(count, lowest)]
             wait_for(nsqd, "orders", "spark", depth=count, in_flight_count=0)
         publish(nsqd, "orders", *bodies(10))
 

@@ -18,7 +18,7 @@ LOOK = (
 
 
 def seen_by(python: str | Path, environment: dict[str, str] | None = None) -> list[str]:
-    """Those of our data sources that Spark's way of looking finds."""
+    """Returns those of our data sources that Spark's way of looking finds."""
     result = subprocess.run([python, "-P", "-c", LOOK], capture_output=True, text=True, check=True, env=environment)
     names: list[str] = json.loads(result.stdout)
     return names

@@ -40,7 +40,7 @@ def listener(spark: "SparkSession") -> Iterator["NsqMetrics"]:
 
 
 def scrape(listener: "NsqMetrics") -> dict[Series, float]:
-    """The value of each series, by its name and the values of the labels pipeline, topic and nsqd."""
+    """Returns the value of each series, by its name and the values of the labels pipeline, topic and nsqd."""
     with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=DEADLINE) as answer:
         found = series(answer.read())
     return {

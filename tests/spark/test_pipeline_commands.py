@@ -20,7 +20,7 @@ from kit.exposition import labels, series
 from kit.spark_topics import bodies, name
 from kit.traffic import DaemonFactory, create, publish, take, wait_for
 from spark.command_line import Run, destination, sources
-from spark.events import NOON_NS, Event, archive, generate
+from spark.events import NOON_NS, EventRow, archive, generate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,8 +36,8 @@ def one_line(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def archived(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
-    """An archive of events of two topics and three hours, in two batches; not to be changed."""
+def archived(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[EventRow]]:
+    """Returns an archive of events of two topics and three hours, in two batches; not to be changed."""
     directory, events = tmp_path_factory.mktemp("archived") / "archive", generate(120)
     archive(spark, directory, events, 2)
     return directory, events
@@ -149,7 +149,7 @@ def test_a_run_of_deliveries_that_ends_is_refused_where_it_cannot_finish_its_las
     assert not (tmp_path / "output").exists()
 
 
-def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
+def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[EventRow]]) -> None:
     directory, events = archived
     since, until = NOON_NS + 1_800_000_000_000, NOON_NS + 7_200_000_000_000
     expected = sorted(
@@ -167,7 +167,7 @@ def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: 
     assert sorted(message.body for message in take(gnsqd, "again", "check", len(expected))) == expected
 
 
-def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archived: tuple[Path, list[Event]]) -> None:
+def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archived: tuple[Path, list[EventRow]]) -> None:
     directory, events = archived
     began = time.monotonic()
     ended = run("replay", directory, *destination(gnsqd), "--rate", "40")
@@ -180,7 +180,7 @@ def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archive
 
 
 def test_rollup_of_an_archive_is_printed_or_written(
-    spark: "SparkSession", run: Run, archived: tuple[Path, list[Event]], tmp_path: Path
+    spark: "SparkSession", run: Run, archived: tuple[Path, list[EventRow]], tmp_path: Path
 ) -> None:
     directory, events = archived
     rows = run("rollup", "--from-archive", directory, "--window", "1h", "--json").rows
@@ -293,7 +293,7 @@ def test_a_format_without_its_package_is_reported(run: Run, gnsqd: Daemon, tmp_p
     assert gnsqd.channel_stats("orders", "c").get("message_count", 0) in (0, 1)
 
 
-def test_a_condition_that_is_none_is_reported(run: Run, archived: tuple[Path, list[Event]]) -> None:
+def test_a_condition_that_is_none_is_reported(run: Run, archived: tuple[Path, list[EventRow]]) -> None:
     for condition, error in (("nope > 1", "`nope` cannot be resolved"), ("attempts >", "yntax error")):
         ended = run("replay", archived[0], "--dry-run", "--where", condition)
         assert ended.status == 2

@@ -29,28 +29,28 @@ EVENTS = int(os.environ.get("GNSQD_EXAMPLE_EVENTS", "40000"))
 TOPICS = {"orders": 1, "clicks": 2}  # and the seeds of their events
 
 
-class Totals(NamedTuple):
-    """What can't stay the same when a body is lost, duplicated or changed."""
+class BodyTotals(NamedTuple):
+    """Sums that change when a body is lost, duplicated or changed."""
 
     messages: int
     bytes: int
     checksums: int  # the sum of the bodies' CRC-32
 
 
-def totals(values: Iterable[bytes]) -> Totals:
+def totals(values: Iterable[bytes]) -> BodyTotals:
     count = size = checksums = 0
     for value in values:
         count, size, checksums = count + 1, size + len(value), checksums + zlib.crc32(value)
-    return Totals(count, size, checksums)
+    return BodyTotals(count, size, checksums)
 
 
 def batches(values: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """For an MPUB each."""
+    """Yields the bodies of each MPUB."""
     while batch := list(itertools.islice(values, 1000)):
         yield batch
 
 
-def totals_in(spark: "SparkSession", directory: Path) -> dict[str, Totals]:
+def totals_in(spark: "SparkSession", directory: Path) -> dict[str, BodyTotals]:
     from pyspark.sql import functions as sf
 
     rows = (
@@ -59,7 +59,7 @@ def totals_in(spark: "SparkSession", directory: Path) -> dict[str, Totals]:
         .agg(sf.count("value"), sf.sum(sf.length("value").cast("long")), sf.sum(sf.crc32("value")))
         .collect()
     )
-    return {row[0]: Totals(*row[1:]) for row in rows}
+    return {row[0]: BodyTotals(*row[1:]) for row in rows}
 
 
 def test_a_million_events_are_archived_rolled_up_and_replayed(

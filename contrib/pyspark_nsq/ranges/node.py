@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from pyspark_nsq.client import name_of
-from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.discovery import KnownNsqd
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.http_api import ask, hint_of, parse, request
 from pyspark_nsq.options import Settings
@@ -23,7 +23,7 @@ class NoRanges(NsqSourceError):
         self.nsqd = nsqd
 
 
-class Unreadable(NsqSourceError):
+class RangeUnreadable(NsqSourceError):
     """Messages are not there: of another log, past the retention, or damaged. `readable` is the number of the next that
     is, 0 in another log."""
 
@@ -47,10 +47,10 @@ class Extent(NamedTuple):
     last_published: int | None = None
 
 
-class Node:
+class LogNode:
     """One gnsqd. Every method may raise DiscoveryError if it does not answer."""
 
-    def __init__(self, nsqd: Nsqd, settings: Settings) -> None:
+    def __init__(self, nsqd: KnownNsqd, settings: Settings) -> None:
         self.nsqd = nsqd
         self._who = f"nsqd {nsqd.name}"
         self._settings = settings
@@ -110,7 +110,8 @@ class Node:
 
     @contextmanager
     def messages(self, topic: str, epoch: str, start: int, end: int, **more: str) -> Iterator[http.client.HTTPResponse]:
-        """Lends an answer with the records of a range, with `channel` skipping what that has finished. Unreadable."""
+        """Lends an answer with the records of a range, with `channel` without what that has finished. Raises
+        RangeUnreadable."""
         query = {"topic": topic, "epoch": epoch, "from": str(start), "to": str(end), "format": "records", **more}
         path, timeout = f"/topic/messages?{urlencode(query)}", self._settings.read_timeout
         with request(self._who, self.nsqd.http, path, timeout, self._settings) as response:
@@ -121,7 +122,7 @@ class Node:
                 if response.status == 410 or answer.get("message") == "MESSAGES_DAMAGED":
                     if self._settings.fail_on_data_loss:
                         text += " ('failOnDataLoss' = 'false' leaves out what is missing)"
-                    raise Unreadable(text, int(answer.get("readable", 0)))
+                    raise RangeUnreadable(text, int(answer.get("readable", 0)))
                 hint = hint_of(response.status)
                 raise (NsqSourceError if hint else DiscoveryError)(f"{text}{hint}")  # only the latter is tried again
             yield response

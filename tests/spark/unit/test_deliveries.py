@@ -20,7 +20,7 @@ from pyspark_nsq.discovery import Depth
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.options import Settings
 from pyspark_nsq.stream_reader import NsqStreamReader
-from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
+from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeDaemon, bodies, patch
 from spark.unit.micro_batches import MicroBatches, rows_of
 
 ALL = ReadAllAvailable()
@@ -74,7 +74,9 @@ def addressed(settings: Settings, *nsqds: Daemon) -> Settings:
 # What a batch has
 
 
-def test_a_batch_has_queued_messages_up_to_the_limit_of_the_trigger(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_a_batch_has_queued_messages_up_to_the_limit_of_the_trigger(
+    settings: Settings, nsqds: list[FakeDaemon]
+) -> None:
     nsqds[0].publish(50)
     nsqds[1].publish(3)
     assert NsqStreamReader(settings).getDefaultReadLimit() == ALL
@@ -85,7 +87,7 @@ def test_a_batch_has_queued_messages_up_to_the_limit_of_the_trigger(settings: Se
 
 
 def test_no_more_is_in_flight_than_allowed_over_as_many_connections_as_that_needs(
-    settings: Settings, nsqds: list[FakeNsqd]
+    settings: Settings, nsqds: list[FakeDaemon]
 ) -> None:
     nsqds[0].max_rdy_count = 4
     nsqds[0].publish(50)
@@ -98,7 +100,7 @@ def test_no_more_is_in_flight_than_allowed_over_as_many_connections_as_that_need
 
 
 def test_a_limit_to_the_consumers_of_a_channel_makes_the_batch_smaller(
-    settings: Settings, nsqds: list[FakeNsqd]
+    settings: Settings, nsqds: list[FakeDaemon]
 ) -> None:
     nsqds[0].max_rdy_count, nsqds[0].max_consumers = 4, 2
     nsqds[0].publish(50)
@@ -106,7 +108,7 @@ def test_a_limit_to_the_consumers_of_a_channel_makes_the_batch_smaller(
 
 
 def test_a_batch_ends_at_its_limit_of_bytes(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nsqds[0].publish(1000)
     reader = NsqStreamReader(replace(settings, max_bytes_per_trigger=2000))
@@ -120,7 +122,7 @@ def test_a_batch_ends_at_its_limit_of_bytes(
 
 
 def test_rows_are_in_as_many_tasks_as_the_options_name(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nsqds[0].publish(60)
     for least, largest, sizes in ((None, None, [60]), (4, None, [15] * 4), (99, None, [1] * 60), (None, 25, [20] * 3)):
@@ -138,7 +140,7 @@ def test_rows_are_in_as_many_tasks_as_the_options_name(
 
 
 def test_batch_waits_for_enough_messages_but_not_for_ever(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr("pyspark_nsq.nodes.time.monotonic", lambda: now)
@@ -155,7 +157,7 @@ def test_batch_waits_for_enough_messages_but_not_for_ever(
 
 
 def test_enough_are_the_messages_that_wait_though_a_batch_may_have_fewer(
-    settings: Settings, nsqds: list[FakeNsqd]
+    settings: Settings, nsqds: list[FakeDaemon]
 ) -> None:
     reader = NsqStreamReader(replace(settings, min_messages_per_trigger=20, max_in_flight=10))
     end, found = reader.initialOffset(), []
@@ -166,7 +168,7 @@ def test_enough_are_the_messages_that_wait_though_a_batch_may_have_fewer(
     assert found == [10, 10, 10, 0], "10 are not enough"
 
 
-def test_batch_follows_one_whose_rows_nobody_asked_for(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_batch_follows_one_whose_rows_nobody_asked_for(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     """Asks as Spark 4.1, which passes no start, and needs no tasks if the plan drops all rows."""
     reader = NsqStreamReader(settings)
     for number in (1, 2):
@@ -175,7 +177,7 @@ def test_batch_follows_one_whose_rows_nobody_asked_for(settings: Settings, nsqds
         assert len(nsqds[0].finished) == number - 1
 
 
-def test_an_nsqd_that_lets_nothing_be_in_flight_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_an_nsqd_that_lets_nothing_be_in_flight_is_reported(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     nsqds[0].max_rdy_count = 0
     nsqds[0].publish(1)
     with pytest.raises(NsqSourceError, match="nsqd node:4150 has --max-rdy-count=0: it sends messages to no consumer"):
@@ -183,7 +185,7 @@ def test_an_nsqd_that_lets_nothing_be_in_flight_is_reported(settings: Settings, 
     assert nsqds[0].connections == 0
 
 
-def test_no_messages_make_no_batch(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_no_messages_make_no_batch(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     """Compares the JSON of the offsets, as Spark does."""
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
@@ -197,7 +199,7 @@ def test_no_messages_make_no_batch(settings: Settings, nsqds: list[FakeNsqd]) ->
         reader.commit(end)
 
 
-def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     for fake in nsqds:
         fake.channel_exists = False
     nsqds[0].publish(4)
@@ -206,7 +208,7 @@ def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settin
 
 
 def test_a_paused_channel_is_not_waited_for(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_truth = nsqds[0].depth
     monkeypatch.setattr(nsqds[0], "depth", lambda: in_truth()._replace(paused=True))
@@ -218,8 +220,8 @@ def test_a_paused_channel_is_not_waited_for(
 def test_topics_that_match_a_pattern_are_read_when_they_are_there(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views, visits = (FakeNsqd(topic=topic) for topic in ("views", "visits"))
-    nsqds = [FakeNsqd()]
+    views, visits = (FakeDaemon(topic=topic) for topic in ("views", "visits"))
+    nsqds = [FakeDaemon()]
     monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0.0)
     patch(monkeypatch, nsqds)
     reader = NsqStreamReader(replace(settings, topics=(), topic_pattern="vi.*"))
@@ -239,7 +241,9 @@ def test_topics_that_match_a_pattern_are_read_when_they_are_there(
 # What is in flight
 
 
-def test_messages_are_finished_when_spark_has_committed_their_batch(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_messages_are_finished_when_spark_has_committed_their_batch(
+    settings: Settings, nsqds: list[FakeDaemon]
+) -> None:
     nsqds[0].publish(5)
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
@@ -258,7 +262,7 @@ def test_messages_are_finished_when_spark_has_committed_their_batch(settings: Se
 
 
 def test_messages_are_touched_before_they_time_out(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nsqds[0].msg_timeout, nsqds[0].sending = 0.2, 10_000
     nsqds[0].publish(5)
@@ -283,15 +287,15 @@ def test_no_message_times_out_while_its_batch_takes_longer(gnsqd: Daemon, settin
 
 
 def test_messages_are_touched_while_a_large_batch_is_cut_into_tasks(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = batch.Batch._take
+    take = batch.DeliveryBatch._take
 
-    def take_slowly(self: batch.Batch, held: Any) -> Any:
+    def take_slowly(self: batch.DeliveryBatch, held: Any) -> Any:
         eventually(lambda: len(nsqds[0].touched) == 5)
         return take(self, held)
 
-    monkeypatch.setattr(batch.Batch, "_take", take_slowly)
+    monkeypatch.setattr(batch.DeliveryBatch, "_take", take_slowly)
     nsqds[0].msg_timeout = 0.2
     nsqds[0].publish(5)
     reader = NsqStreamReader(settings)
@@ -303,7 +307,7 @@ def test_messages_are_touched_while_a_large_batch_is_cut_into_tasks(
 
 
 def test_what_a_broken_connection_had_comes_again(
-    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+    settings: Settings, nsqds: list[FakeDaemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     for fake in nsqds:
         fake.publish(5)
@@ -337,7 +341,7 @@ def test_an_nsqd_that_hangs_is_waited_for_once(
 
 
 def test_messages_that_timed_out_are_counted(
-    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+    settings: Settings, nsqds: list[FakeDaemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     nsqds[0].publish(5)
     query = MicroBatches(settings)
@@ -351,7 +355,9 @@ def test_messages_that_timed_out_are_counted(
 
 
 @pytest.mark.parametrize("step", ["planned", "read", "committed"])
-def test_what_a_driver_that_died_had_in_hand_comes_again(settings: Settings, nsqds: list[FakeNsqd], step: str) -> None:
+def test_what_a_driver_that_died_had_in_hand_comes_again(
+    settings: Settings, nsqds: list[FakeDaemon], step: str
+) -> None:
     nsqds[0].publish(5)
     query = MicroBatches(settings)
     query.plan()
@@ -370,7 +376,7 @@ def test_what_a_driver_that_died_had_in_hand_comes_again(settings: Settings, nsq
     assert (len(nsqds[0].finished), len(nsqds[0].in_flight), len(nsqds[0].queue)) == (8, 0, 0)
 
 
-def test_offsets_of_another_kind_of_stream_are_refused(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_offsets_of_another_kind_of_stream_are_refused(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     with_spool = {"version": 2, "stream": "5f0c", "batch": 7, "channel": CHANNEL, "chains": [], "addresses": {}}
     ranges = {"version": 1, "channel": CHANNEL, "positions": []}
     for offset, text in (
@@ -386,7 +392,7 @@ def test_offsets_of_another_kind_of_stream_are_refused(settings: Settings, nsqds
 
 
 def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = NsqStreamReader(settings)
     nsqds[0].publish(1)
@@ -402,7 +408,7 @@ def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
 
 
 def test_an_nsqlookupd_that_hangs_is_not_asked_at_every_look(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, asked = 0.0, 0
 
@@ -423,7 +429,7 @@ def test_an_nsqlookupd_that_hangs_is_not_asked_at_every_look(
 
 
 def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 0.0
     asked: list[float] = []
@@ -460,7 +466,7 @@ def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
 
 
 def test_an_nsqd_is_asked_once_for_all_topics(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0
     in_truth = nsqds[0].depth
@@ -475,7 +481,7 @@ def test_an_nsqd_is_asked_once_for_all_topics(
     assert asked == 1
 
 
-def test_a_new_stream_of_nsqds_that_are_all_away_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_a_new_stream_of_nsqds_that_are_all_away_is_reported(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     for fake in nsqds:
         fake.up = False
     with pytest.raises(
@@ -485,7 +491,7 @@ def test_a_new_stream_of_nsqds_that_are_all_away_is_reported(settings: Settings,
 
 
 def test_other_consumers_of_the_channel_are_warned_of_once(
-    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+    settings: Settings, nsqds: list[FakeDaemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
@@ -499,7 +505,7 @@ def test_other_consumers_of_the_channel_are_warned_of_once(
     assert reported.startswith(f"channel {CHANNEL} of topic {TOPIC} at nsqd node:4150 has 1 other consumers")
 
 
-def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     nsqds[0].publish(20)
     batches = MicroBatches(replace(settings, max_messages_per_trigger=7))
     while batches.plan():
@@ -515,7 +521,7 @@ def test_available_now_ends_although_more_is_published(settings: Settings, nsqds
 
 
 def test_available_now_waits_for_what_is_in_flight(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "_SCAN", 30.0)
     looks = iter([Depth(in_flight=2, channel_exists=True)] * 5)
@@ -528,7 +534,7 @@ def test_available_now_waits_for_what_is_in_flight(
 
 
 def test_available_now_gives_up_what_never_comes(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nsqds[0], "depth", lambda: Depth(channel=5, channel_exists=True))
     nsqds[1].publish(3)
@@ -539,7 +545,7 @@ def test_available_now_gives_up_what_never_comes(
 
 
 def test_a_connection_that_breaks_in_sub_does_not_end_the_stream(
-    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+    settings: Settings, nsqds: list[FakeDaemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     for fake in nsqds:
         fake.publish(2)
@@ -548,7 +554,7 @@ def test_a_connection_that_breaks_in_sub_does_not_end_the_stream(
     assert "closed the connection; its messages are read when it is back" in caplog.text
 
 
-def test_available_now_fails_if_messages_of_an_nsqd_cannot_be_had(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_available_now_fails_if_messages_of_an_nsqd_cannot_be_had(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     for fake in nsqds:
         fake.publish(4)
     nsqds[0].is_cutting = True
@@ -562,7 +568,7 @@ def test_available_now_fails_if_messages_of_an_nsqd_cannot_be_had(settings: Sett
     assert values(batches.sink) == sorted(bodies(nsqds))
 
 
-def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     away = "nsqd node:4250 does not answer .'failOnDataLoss' = 'false' reads only the nsqds that answer"
     for fake in nsqds:
         fake.publish(4)

@@ -1,4 +1,4 @@
-"""How a limit is shared by the nsqds and topics that have messages."""
+"""A limit is shared by the nsqds and topics that have messages."""
 
 import pytest
 

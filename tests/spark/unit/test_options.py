@@ -1,4 +1,4 @@
-"""What the options of format("nsq") accept, and what they say about what they don't."""
+"""The options of format("nsq"): values that they accept, and the errors for others."""
 
 import pickle
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What stands before a session: Java, PySpark, and errors as one line; and the values that options have."""
+"""Before a session: Java, PySpark, errors as one line, and the values that options have."""
 
 import os
 import re
@@ -77,7 +77,10 @@ CONCURRENT = (
         ("An error occurred while calling o1.save.\n: java.lang.NoSuchMethodError: 'void x'\n\tat x", OTHER_SPARK),
         ("[STREAM_FAILED] x: 'void org.apache.spark.sql.execution.LogicalRDD.<init>(scala.Option)'", OTHER_SPARK),
         ("[X] Failed to initialize Python data source writer: pyspark_nsq.errors.WriteError: no nsqd: h", "no nsqd: h"),
-        ("[X] Failed when Python streaming source: pyspark_nsq.ranges.node.Unreadable: 410 x SQLSTATE: 3", "410 x"),
+        (
+            "[X] Failed when Python streaming source: pyspark_nsq.ranges.node.RangeUnreadable: 410 x SQLSTATE: 3",
+            "410 x",
+        ),
         ("plain", "plain"),
         ("", "RuntimeError"),
     ],

@@ -16,15 +16,15 @@ from kit.spark_topics import bodies
 from kit.traffic import DaemonFactory, create, take, wait_for
 from pyspark_nsq import publishing
 from pyspark_nsq.catalog_table import schema_of
-from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.client import SourceClient
+from pyspark_nsq.discovery import KnownNsqd
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NotAgreed, NsqSourceError, Refused, WriteError
 from pyspark_nsq.message_batches import Columns, MessageBatch, message_batches
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
-from pyspark_nsq.publishing import Publisher
+from pyspark_nsq.publishing import TaskPublisher
 from pyspark_nsq.writer import NsqStreamWriter, NsqWriter
-from spark.unit.fake_nsqd import FakeClient, FakeNsqd, split_bodies
+from spark.unit.fake_nsqd import FakeClient, FakeDaemon, split_bodies
 
 SETTINGS = Settings(topic="clicks", retry_timeout=10.0)
 
@@ -154,21 +154,21 @@ UNAUTHORIZED = Refused("E_UNAUTHORIZED", "AUTH failed for MPUB")
 Answers = dict[str, list[NsqSourceError | None]]
 
 
-class Nodes:
+class FakeNodes:
     """The nsqds `a`, `b` and `c`, found by an nsqlookupd, and the clock of who publishes to them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.nsqds = {name: FakeNsqd(host=name) for name in "abc"}
+        self.nsqds = {name: FakeDaemon(host=name) for name in "abc"}
         self.lookup_error: DiscoveryError | None = None
         self.tries = ""
         self.now = 0.0
         self.slept = 0
         self.on_sleep: Callable[[], None] = lambda: None
         monkeypatch.setattr(publishing, "find_nsqds", self.find)
-        monkeypatch.setattr(Client, "connect", self.connect)
+        monkeypatch.setattr(SourceClient, "connect", self.connect)
         monkeypatch.setattr(publishing, "time", SimpleNamespace(sleep=self.sleep, monotonic=lambda: self.now))
 
-    def find(self, settings: Settings) -> list[Nsqd]:
+    def find(self, settings: Settings) -> list[KnownNsqd]:
         if self.lookup_error is not None:
             raise self.lookup_error
         return [fake.nsqd for fake in self.nsqds.values()]
@@ -199,13 +199,13 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
-    return Nodes(monkeypatch)
+def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
+    return FakeNodes(monkeypatch)
 
 
-def publish(nodes: Nodes, batches: int = 1, start: int = 0, **changes: Any) -> None:
+def publish(nodes: FakeNodes, batches: int = 1, start: int = 0, **changes: Any) -> None:
     """Publishes as many batches of one message, as a task does; it leaves no connection."""
-    publisher = Publisher(replace(SETTINGS, **changes), start)
+    publisher = TaskPublisher(replace(SETTINGS, **changes), start)
     try:
         for number in range(batches):
             publisher.publish(batch("t", [b"%d" % number]))
@@ -227,7 +227,7 @@ def publish(nodes: Nodes, batches: int = 1, start: int = 0, **changes: Any) -> N
     ],
 )
 def test_a_batch_that_one_nsqd_does_not_take_goes_to_the_next(
-    nodes: Nodes, down: dict[str, NsqSourceError], answers: Answers, takers: str, tries: str
+    nodes: FakeNodes, down: dict[str, NsqSourceError], answers: Answers, takers: str, tries: str
 ) -> None:
     nodes.fail(down)
     nodes.answer(answers)
@@ -235,7 +235,7 @@ def test_a_batch_that_one_nsqd_does_not_take_goes_to_the_next(
     assert (nodes.takers(), nodes.tries, nodes.slept) == (takers, tries, 0)
 
 
-def test_tasks_begin_with_different_nsqds(nodes: Nodes) -> None:
+def test_tasks_begin_with_different_nsqds(nodes: FakeNodes) -> None:
     for start in range(5):
         publish(nodes, 2, start=start)
     assert nodes.tries == "abcab"
@@ -258,7 +258,7 @@ TOO_BIG = "MPUB message too big 3 > 2"
     ],
 )
 def test_a_batch_that_nobody_takes_is_an_error_when_it_helps_no_more_to_wait(
-    nodes: Nodes, down: dict[str, NsqSourceError], answers: Answers, error: str, waits: bool
+    nodes: FakeNodes, down: dict[str, NsqSourceError], answers: Answers, error: str, waits: bool
 ) -> None:
     nodes.fail(down)
     nodes.answer(answers)
@@ -269,20 +269,20 @@ def test_a_batch_that_nobody_takes_is_an_error_when_it_helps_no_more_to_wait(
     assert down or nodes.tries == "a"
 
 
-def test_with_no_time_each_nsqd_is_asked_once(nodes: Nodes) -> None:
+def test_with_no_time_each_nsqd_is_asked_once(nodes: FakeNodes) -> None:
     nodes.fail(ALL_LOST)
     with pytest.raises(WriteError):
         publish(nodes, start=1, retry_timeout=0.0)
     assert (nodes.tries, nodes.slept) == ("bca", 0)
 
 
-def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: Nodes) -> None:
-    """Also finds a new one, and one that may get better."""
+def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: FakeNodes) -> None:
+    """Finds a new one, and one that may get better, too."""
     nodes.fail(dict.fromkeys("abc", LOST))
 
     def appear() -> None:
         if nodes.slept == 3:
-            nodes.nsqds["d"] = FakeNsqd(host="d")
+            nodes.nsqds["d"] = FakeDaemon(host="d")
 
     nodes.on_sleep = appear
     publish(nodes)
@@ -295,7 +295,7 @@ def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: Nodes) -> None:
     assert nodes.tries == "abca"
 
 
-def test_the_time_that_an_open_connection_takes_to_fail_is_none_of_the_retries(nodes: Nodes) -> None:
+def test_the_time_that_an_open_connection_takes_to_fail_is_none_of_the_retries(nodes: FakeNodes) -> None:
     def hang() -> Iterator[NsqSourceError | None]:
         yield None
         nodes.now += 60
@@ -309,7 +309,7 @@ def test_the_time_that_an_open_connection_takes_to_fail_is_none_of_the_retries(n
 
 
 @pytest.mark.parametrize("error, reported", [(None, "there is no nsqd to write to"), ("no nsqlookupd answers",) * 2])
-def test_where_nsqds_are_not_found_they_are_waited_for(nodes: Nodes, error: str | None, reported: str) -> None:
+def test_where_nsqds_are_not_found_they_are_waited_for(nodes: FakeNodes, error: str | None, reported: str) -> None:
     there, nodes.nsqds = nodes.nsqds, {}
     nodes.lookup_error = DiscoveryError(error) if error else None
     with pytest.raises(WriteError, match=reported):
@@ -324,7 +324,7 @@ def test_where_nsqds_are_not_found_they_are_waited_for(nodes: Nodes, error: str 
     assert nodes.takers() == "a"
 
 
-def test_a_task_that_fails_leaves_no_connection(nodes: Nodes) -> None:
+def test_a_task_that_fails_leaves_no_connection(nodes: FakeNodes) -> None:
     def rows() -> Iterator[pa.RecordBatch]:
         yield frame(value=[b"1"])
         assert nodes.nsqds["a"].connections == 1
@@ -338,7 +338,7 @@ def test_a_task_that_fails_leaves_no_connection(nodes: Nodes) -> None:
         writer.commit([None, pickle.loads(pickle.dumps(rejected))])
 
 
-def test_a_task_without_rows_connects_to_nobody(nodes: Nodes) -> None:
+def test_a_task_without_rows_connects_to_nobody(nodes: FakeNodes) -> None:
     NsqStreamWriter(SETTINGS, VALUE).write(iter([frame(value=pa.array([], pa.binary()))]))
     assert nodes.tries == ""
 
