@@ -277,7 +277,7 @@ def test_with_no_time_each_nsqd_is_asked_once(nodes: FakeNodes) -> None:
 
 
 def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: FakeNodes) -> None:
-    """Finds a new one, and one that may get better, too."""
+    """Finds a new one, and one that may get better."""
     nodes.fail(dict.fromkeys("abc", LOST))
 
     def appear() -> None:
