@@ -43,8 +43,8 @@ def bare_environment(directory: Path) -> Path:
     return python
 
 
-def install_editable(python: Path, directory: Path, *config: str) -> None:
-    """Runs `pip install --editable` of a copy of the source tree, made at `directory` without extension modules."""
+def install_editable(python: Path, directory: Path) -> None:
+    """Runs a strict `pip install --editable` of a copy of the source tree, at `directory` without extension modules."""
     directory.mkdir()
     for name in ("README.md", "LICENSE", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, directory)
@@ -52,7 +52,7 @@ def install_editable(python: Path, directory: Path, *config: str) -> None:
         top = "contrib" if (ROOT / "contrib" / package).exists() else "."
         no_cache = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
         shutil.copytree(ROOT / top / package, directory / top / package, ignore=no_cache)
-    options = ["--no-deps", "--no-build-isolation", "--quiet", *(f"--config-settings={setting}" for setting in config)]
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "--config-settings=editable_mode=strict"]
     result = subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", *options, "--editable", directory],
         capture_output=True,

@@ -77,26 +77,26 @@ def test_a_backlog_is_read_in_batches_and_the_next_run_goes_on(streams: Streams,
         assert unread(nsqd) == 0
 
 
-def test_messages_of_a_batch_whose_sink_failed_come_in_a_later_one(streams: Streams, nsqd: Daemon) -> None:
-    options = daemon_options(nsqd) | QUICK
-    publish(nsqd, "orders", *bodies(1000))
+def test_messages_of_a_batch_whose_sink_failed_come_in_a_later_one(streams: Streams, gnsqd: Daemon) -> None:
+    options = daemon_options(gnsqd) | QUICK
+    publish(gnsqd, "orders", *bodies(1000))
     streams.fails = True
     with pytest.raises(Exception, match="the sink fails"):
         streams.drain(options)
-    assert unread(nsqd) == 1000
+    assert unread(gnsqd) == 1000
     assert len(streams.batches[0]) == 1000
-    publish(nsqd, "orders", *bodies(10, "later "))
+    publish(gnsqd, "orders", *bodies(10, "later "))
     streams.fails = False
     streams.drain(options)
     assert streams.batches[0] == []
     assert streams.tries[0] == 2
     assert streams.values() == sorted([*bodies(1000), *bodies(10, "later ")])
     if ADMISSION_CONTROL:
-        assert unread(nsqd) == 0
+        assert unread(gnsqd) == 0
 
 
 def test_nsqds_and_messages_that_come_while_a_query_runs_are_read(
-    streams: Streams, nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
+    streams: Streams, gnsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
 ) -> None:
     with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "nsqlookupd.log") as lookupd:
         flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address={lookupd.address['TCP']}"]
@@ -105,7 +105,7 @@ def test_nsqds_and_messages_that_come_while_a_query_runs_are_read(
         everything = [body for messages in published.values() for body in messages]
         try:
             for number in (1, 2):
-                daemon = nsqd_factory(*flags)
+                daemon = gnsqd_factory(*flags)
                 for topic, messages in published.items():
                     publish(daemon, topic, *messages)
                 expected = sorted(number * everything)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_tasks_share_the_nsqds(spark: "SparkSession", nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+def test_tasks_share_the_nsqds(spark: "SparkSession", gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     """Passes the options of TLS to the tasks."""
     identities = write_identities(tmp_path)
     cert, key = identities["server"]
-    daemons = [nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https") for _ in range(3)]
+    daemons = [gnsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https") for _ in range(3)]
     frame = spark.range(6000).repartition(6).selectExpr("cast(id as string) AS value")
     options = sink_options(*daemons) | {"topic": "t", "nsq.tls.ca": str(identities["authority"][0])}
     frame.write.format("nsq").options(**options).mode("append").save()

@@ -3,6 +3,7 @@
 import json
 import signal
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Event
 from typing import Any, NoReturn
@@ -306,21 +307,32 @@ def test_messages_are_touched_while_a_large_batch_is_cut_into_tasks(
     assert len(nsqds[0].finished) == 5
 
 
-def test_what_a_broken_connection_had_comes_again(
-    settings: Settings, nsqds: list[FakeDaemon], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "lose, reported",
+    [
+        (FakeDaemon.restart, "nsqd closed the connection: what was in flight to this stream comes again"),
+        (FakeDaemon.time_out, "5 messages timed out before Spark had committed their batch: they come again"),
+    ],
+)
+def test_what_an_nsqd_does_not_count_as_in_flight_any_more_comes_again(
+    settings: Settings,
+    nsqds: list[FakeDaemon],
+    caplog: pytest.LogCaptureFixture,
+    lose: Callable[[FakeDaemon], None],
+    reported: str,
 ) -> None:
     for fake in nsqds:
         fake.publish(5)
     query = MicroBatches(settings)
     query.plan()
-    nsqds[0].restart()
+    lose(nsqds[0])
     query.drain()
     query.restart()
     query.drain()
     assert Counter(values(query.sink)) == {body: 2 if b"4150" in body else 1 for body in bodies(nsqds)}, (
         "the other nsqd has finished its messages"
     )
-    assert "nsqd closed the connection: what was in flight to this stream comes again" in caplog.text
+    assert reported in caplog.text
 
 
 def test_an_nsqd_that_hangs_is_waited_for_once(
@@ -338,20 +350,6 @@ def test_an_nsqd_that_hangs_is_waited_for_once(
         f"nsqd {name_of(settings.nsqd_tcp_addresses[0])} does not answer: what was in flight to this stream comes again"
     ], "it had 4 connections"
     assert nsqds[1].channel_stats(TOPIC, CHANNEL)["in_flight_count"] == 0
-
-
-def test_messages_that_timed_out_are_counted(
-    settings: Settings, nsqds: list[FakeDaemon], caplog: pytest.LogCaptureFixture
-) -> None:
-    nsqds[0].publish(5)
-    query = MicroBatches(settings)
-    query.plan()
-    nsqds[0].time_out()
-    query.drain()
-    query.restart()
-    query.drain()
-    assert len(query.sink) == 10
-    assert "5 messages timed out before Spark had committed their batch: they come again" in caplog.text
 
 
 @pytest.mark.parametrize("step", ["planned", "read", "committed"])

@@ -47,20 +47,20 @@ def batches(rows: pa.RecordBatch, settings: Settings = SETTINGS) -> list[Message
 # Which messages go together
 
 
-def test_a_batch_has_at_most_batch_size_messages() -> None:
-    rows = frame(value=[b"%d" % number for number in range(7)])
-    assert batches(rows, replace(SETTINGS, batch_size=3)) == [
-        batch("clicks", [b"0", b"1", b"2"]),
-        batch("clicks", [b"3", b"4", b"5"]),
-        batch("clicks", [b"6"]),
-    ]
-
-
-def test_a_batch_has_at_most_batch_bytes_except_for_a_larger_message() -> None:
-    """Counts bytes as MPUB does: four for the size of each."""
-    rows = frame(value=[b"a" * 6, b"b" * 6, b"c", b"d" * 100, b"e"])
-    found = batches(rows, replace(SETTINGS, batch_bytes=20))
-    assert [split_bodies(one.data) for one in found] == [[b"a" * 6, b"b" * 6], [b"c"], [b"d" * 100], [b"e"]]
+@pytest.mark.parametrize(
+    "limit, sizes, together",
+    [
+        ({"batch_size": 3}, [1] * 7, [3, 3, 1]),
+        ({"batch_bytes": 20}, [6, 6, 1, 100, 1], [2, 1, 1, 1]),  # as MPUB counts them: four more for each
+    ],
+)
+def test_a_batch_has_its_limit_except_for_a_larger_message(
+    limit: dict[str, int], sizes: list[int], together: list[int]
+) -> None:
+    values = [b"x" * size for size in sizes]
+    found = batches(frame(value=values), replace(SETTINGS, **limit))  # type: ignore[arg-type]
+    assert [one.messages for one in found] == together
+    assert [body for one in found for body in split_bodies(one.data)] == values
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
