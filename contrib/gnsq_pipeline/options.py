@@ -274,8 +274,8 @@ def require_directory(location: str) -> None:
 def checkpoint_of(given: SimpleNamespace) -> str:
     """Returns the checkpoint of a stream: as given, else a hidden directory of its output.
 
-    The checkpoint of Parquet is always there (see `archive`). UsageError if it has no place, as an Iceberg table is not
-    a directory.
+    The checkpoint of Parquet is always there (see `archive`). Raises UsageError if it has no place, as an Iceberg table
+    is not a directory.
     """
     output, table_format, checkpoint = given.output, given.table_format, given.checkpoint
     if table_format == "iceberg" and "/" in output:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from pyspark_nsq.client import name_of
-from pyspark_nsq.errors import DiscoveryError, NsqSourceError
-from pyspark_nsq.http_api import ask, hint_of
+from pyspark_nsq.errors import DiscoveryError
+from pyspark_nsq.http_api import ask, refusal
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 
@@ -49,7 +49,7 @@ def find_nsqds(settings: Settings, topic: str = "") -> list[KnownNsqd]:
     """Returns, by name, the nsqds configured, or the ones that nsqlookupds list for that topic; without a topic, all,
     or with a pattern those with a topic that matches it.
 
-    DiscoveryError when no nsqlookupd answers.
+    Raises DiscoveryError if no nsqlookupd answers.
     """
     tcp, offset = settings.nsqd_tcp_addresses, 1 + settings.nsqd_http_tls
     http = settings.nsqd_http_addresses or [(host, port + offset) for host, port in tcp]
@@ -90,7 +90,7 @@ def _producers(lookupd: Address, topic: str, settings: Settings) -> list[KnownNs
 
 def depths(settings: Settings, nsqd: KnownNsqd) -> dict[str, Depth]:
     """Returns the queued messages of each topic to read, by one request; zeros if the nsqd does not have the topic or
-    channel. DiscoveryError when it doesn't answer."""
+    channel. Raises DiscoveryError if it doesn't answer."""
     topics = settings.topics
     # If also asked for a channel, nsqd leaves out topics without it, and their queued messages.
     query = {"format": "json", "include_clients": "false", "include_mem": "false"}
@@ -99,8 +99,7 @@ def depths(settings: Settings, nsqd: KnownNsqd) -> dict[str, Depth]:
     who = f"nsqd {nsqd.name}"
     status, answer = ask(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, settings)
     if status != 200:
-        text, hint = f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}", hint_of(status)
-        raise (NsqSourceError if hint else DiscoveryError)(text + hint)  # only the latter is tried again
+        raise refusal(status, f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}")
     try:
         found = {one["topic_name"]: one for one in answer["topics"] or ()}
         return {

@@ -11,7 +11,7 @@ class NsqMetrics(listener.StreamingQueryListener):
     """Serves the metrics of all queries of a session that read from NSQ; an argument of `spark.streams.addListener`.
 
     The label `pipeline` is the name of a query, or its id if it has none. A query has series from its first batch until
-    it ends. NsqSourceError if the address is taken.
+    it ends. Raises NsqSourceError if the address is taken.
     """
 
     def __init__(self, host: str, port: int) -> None:

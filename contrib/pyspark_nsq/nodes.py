@@ -55,8 +55,8 @@ class Nodes:
         return {name: nsqd for name, (nsqd, _) in self._known.items()}
 
     def ask(self, question: Callable[[KnownNsqd], Answer], known: Iterable[KnownNsqd] = ()) -> dict[KnownNsqd, Answer]:
-        """Returns the answers of those listed or `known` that answer. DiscoveryError if no nsqlookupd answers and
-        nobody is known; other errors of the question as they are.
+        """Returns the answers of those listed or `known` that answer. Raises DiscoveryError if no nsqlookupd answers
+        and nobody is known, and other errors of the question as they are.
 
         One that did not answer before is hardly waited for: its answer to this question may come at a later one.
         """

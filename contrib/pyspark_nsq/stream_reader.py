@@ -43,7 +43,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end: dict[str, Any] | None = None  # of the batch planned last
 
     def _settings(self) -> Settings:
-        """Returns the settings; OptionError if they are wrong, or limit a batch and this Spark cannot."""
+        """Returns the settings. Raises OptionError if they are wrong, or limit a batch and this Spark cannot."""
         if isinstance(self._given, OptionError):
             raise self._given
         for name, field in _LIMITS.items():
@@ -56,7 +56,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _stream(self, offset: dict[str, Any] | None = None) -> DeliveryStream | RangeStream:
         """Returns what plans the batches. If `mode` is auto, the offset of a checkpoint decides which it is, or for a
-        new stream what the nsqds offer. OptionError if the offset is of another channel."""
+        new stream what the nsqds offer. Raises OptionError if the offset is of another channel."""
         settings = self._settings()
         if offset is not None and (channel := offset.get("channel", settings.channel)) != settings.channel:
             raise OptionError(

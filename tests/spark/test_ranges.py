@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.daemons import Daemon, eventually, fixed_ports
+from kit.daemons import Daemon, fixed_ports
 from kit.spark_sessions import ADMISSION_CONTROL
 from kit.spark_topics import bodies, daemon_options
 from kit.traffic import DaemonFactory, publish, wait_for
@@ -85,18 +85,3 @@ def test_a_batch_whose_sink_failed_comes_again_with_the_same_rows(streams: Strea
     assert streams.values() == sorted([*bodies(100), *bodies(10, "later ")])
     assert streams.tries == {0: 2, 1: 1}
     wait_for(durable, "orders", "spark", depth=0 if ADMISSION_CONTROL else 10)
-
-
-def test_a_running_query_outlives_its_nsqd(streams: Streams, durable: Daemon) -> None:
-    query = streams.start(daemon_options(durable), processingTime="100 milliseconds")
-    try:
-        for run in range(2):
-            publish(durable, "orders", *bodies(100, f"{run} "))
-            expected = sorted(body for each in range(run + 1) for body in bodies(100, f"{each} "))
-            eventually(lambda expected=expected: streams.values() == expected, timeout=100)  # type: ignore[misc]
-            wait_for(durable, "orders", "spark", depth=0)  # also if no other batch comes
-            durable.kill()
-            durable.start()
-    finally:
-        query.stop()
-    assert set(streams.tries.values()) == {1}

@@ -37,8 +37,8 @@ class Backlog:
     def look(self, is_new: bool = False) -> dict[Key, int]:
         """Returns how many messages wait for the channel, after a pause unless `pace` has none.
 
-        DiscoveryError if it is unknown where the topics are; DiscoveryError or ConnectionLost if the stream is new and
-        no nsqd answers; Refused if an nsqd does not let us make the channel.
+        Raises DiscoveryError if it is unknown where the topics are; DiscoveryError or ConnectionLost if the stream is
+        new and no nsqd answers; Refused if an nsqd does not let us make the channel.
         """
         self.pace.wait()
         answers = self.nodes.ask(lambda nsqd: depths(self._settings, nsqd))
@@ -113,8 +113,8 @@ class BacklogDrain:
         self._missed: dict[str, str] = {}  # nsqds that answer, but cannot be reached to consume, and why
 
     def look(self, is_new: bool) -> dict[Key, int]:
-        """Returns how many messages of the drain wait; all 0 when it is over. DiscoveryError as `Nodes.check_silent`,
-        at its begin and end."""
+        """Returns how many messages of the drain wait; all 0 when it is over. Raises DiscoveryError as
+        `Nodes.check_silent`, at its begin and end."""
         deadline = time.monotonic() + self.wait
         self._backlog.look(is_new)
         if self._left is None:

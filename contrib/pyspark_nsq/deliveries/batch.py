@@ -93,7 +93,7 @@ class DeliveryBatch:
     """
 
     def __init__(self, settings: Settings, quotas: Mapping[Key, int], nsqds: Mapping[str, KnownNsqd]) -> None:
-        """Receives up to that many messages of each topic of each nsqd; Refused."""
+        """Receives up to that many messages of each topic of each nsqd. Raises Refused if one refuses them."""
         self._settings = settings
         self._connections: list[_BatchConnection] = []
         self._lock = threading.Lock()

@@ -79,7 +79,7 @@ class DeliveryStream:
 
 
 def _batch(offset: Mapping[str, Any]) -> int:
-    """Returns the number of the last batch before an offset; NsqSourceError if it is not of such a stream."""
+    """Returns the number of the last batch before an offset. Raises NsqSourceError if it is not of such a stream."""
     version, batch = offset.get("version"), offset.get("batch")
     if "stream" in offset:
         raise NsqSourceError(
@@ -96,7 +96,8 @@ def _batch(offset: Mapping[str, Any]) -> int:
 
 def peek(settings: Settings) -> Sequence[DeliveryPartition]:
     """Returns tasks with the messages that are queued now, which are given back. A missing channel is created, so that
-    nsqds keep what comes from now on. DiscoveryError, also if no nsqd has a topic; ConnectionLost; Refused."""
+    nsqds keep what comes from now on. Raises DiscoveryError if an nsqd does not answer, or none has a topic,
+    ConnectionLost and Refused if messages cannot be had."""
     nodes = Nodes(settings)
     answers = nodes.ask(lambda nsqd: depths(settings, nsqd))
     nodes.check_silent(is_required=True)

@@ -60,7 +60,7 @@ class Planner:
 
     def look(self, known: Iterable[KnownNsqd] = (), at: Moments = None, channel: str = "") -> list[Place]:
         """Returns the logs that can be read now, with their numbers `at` a time, or which have the channel, with its
-        position; `known` is for `Nodes.ask`. DiscoveryError, NoRanges; NsqSourceError if there are copies of a log."""
+        position; `known` is for `Nodes.ask`. Raises DiscoveryError, NoRanges, or NsqSourceError for copies of a log."""
         answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, at, channel), known)
         found = [place for places in answers.values() for place in places]
         _check_copies(found)
@@ -101,7 +101,7 @@ class Planner:
         return places
 
     def look_at_all(self, at: Moments = None, channel: str = "") -> list[Place]:
-        """Returns the logs of all nsqds as `look`; DiscoveryError also if one does not answer."""
+        """Returns the logs of all nsqds as `look`. Raises DiscoveryError also if one does not answer."""
         found = self.look(at=at, channel=channel)
         self._nodes.check_silent(is_required=True)
         return found
@@ -136,7 +136,7 @@ class Planner:
         )
 
     def latest(self) -> dict[Log, Position]:
-        """Returns the positions behind the last messages of the logs; DiscoveryError as `Nodes.check_silent`."""
+        """Returns the positions behind the last messages of the logs. Raises DiscoveryError as `Nodes.check_silent`."""
         places = self.look()
         self._nodes.check_silent()
         return positions_of(place.position(place.extent.next) for place in places)
@@ -171,7 +171,7 @@ class Planner:
 
     def next(self, start: Positions, most: Positions | None = None) -> dict[Log, Position]:
         """Returns the end of the batch that begins at `start`: what there is now, or up to `most`, within the limits of
-        a trigger. Logs that were deleted have no position any more; NsqSourceError if messages are lost."""
+        a trigger. Logs that were deleted have no position any more. Raises NsqSourceError if messages are lost."""
         places = {place.log: place for place in self._look_for(start.values())}
         begins = {**start}
         for log, position in start.items():
@@ -259,7 +259,7 @@ class Planner:
         return counts
 
     def tasks(self, start: Positions, end: Positions, of_stream: bool = False) -> list[RangePartition]:
-        """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
+        """Returns the tasks for the messages from `start` to `end`. Raises NsqSourceError if a log is nowhere."""
         sizes = {log: size for log, last in end.items() if (size := last.number - begin_of(start, last)) > 0}
         deadline = time.monotonic() + self._settings.retry_timeout
         ends = [end[log] for log in sizes]
@@ -316,8 +316,8 @@ def _check_copies(places: Iterable[Place]) -> None:
 
 
 def plan_batch(settings: Settings) -> list[RangePartition]:
-    """Returns the tasks of a batch, between the positions that the options name; DiscoveryError, OptionError,
-    NoRanges."""
+    """Returns the tasks of a batch, between the positions that the options name. Raises DiscoveryError,
+    OptionError, NoRanges if they cannot be found."""
     planner = Planner(settings)
     try:
         begins, ends = planner.begin(EARLIEST), planner.end()

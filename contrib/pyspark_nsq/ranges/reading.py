@@ -44,7 +44,7 @@ class RangePartition:
     follows: bool  # skips what others have finished in the channel, and nothing keeps
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows; RangeUnreadable, DiscoveryError."""
+        """Yields the rows. Raises RangeUnreadable if messages are missing, DiscoveryError if nsqd does not answer."""
         number, skipped = self.start, 0
         pause, deadline = _PAUSES[0], time.monotonic() + self.settings.retry_timeout
         node = LogNode(self.nsqd, self.settings)
