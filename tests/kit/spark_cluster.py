@@ -18,7 +18,7 @@ STARTED = 120.0  # seconds that a JVM may take to serve, on a machine that does 
 
 
 def spark_home() -> Path:
-    """Where pyspark has its jars and scripts."""
+    """Returns where pyspark has its jars and scripts."""
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -48,14 +48,14 @@ class ClusterProcess:
         return self.log.read_text("utf-8", "replace")
 
     def code(self) -> int | None:
-        """What it ended with, a signal too; None while it runs."""
+        """Returns what it ended with, also a signal; None while it runs."""
         if self._process.returncode is not None:
             return self._process.returncode
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return None if ended is None else ended.si_status
 
     def find(self, pattern: str, timeout: float = STARTED) -> re.Match[str]:
-        """The first match of `pattern` in the log, waited for; AssertionError when the process ends before it."""
+        """Waits for the first match of `pattern` in the log. Raises AssertionError if the process ends before it."""
         expected = re.compile(pattern, re.MULTILINE)
 
         def found() -> re.Match[str] | None:
@@ -67,7 +67,7 @@ class ClusterProcess:
         return eventually(found, f"{pattern} in {self.log}", timeout)
 
     def wait(self, timeout: float) -> int:
-        """The exit code; AssertionError with the log when the process does not end in time."""
+        """Returns the exit code. Raises AssertionError with the log if the process does not end in time."""
         try:
             eventually(lambda: self.code() is not None, "the end", timeout)
         except AssertionError as error:
@@ -77,7 +77,7 @@ class ClusterProcess:
         return code
 
     def kill(self) -> None:
-        """SIGKILL to all of the group, ended or not."""
+        """Sends SIGKILL to all of the group, ended or not."""
         if self._process.returncode is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(DEADLINE)
@@ -91,7 +91,7 @@ class ClusterProcess:
 
 @contextmanager
 def cluster(directory: Path, environment: Mapping[str, str], workers: int = 2) -> Iterator[str]:
-    """The URL of one master, and `workers` workers with a core each; they and their executors end with the block.
+    """Lends the URL of a master with `workers` workers of a core each; they and their executors end with the block.
 
     `environment` is that of the workers, and so of the executors' Python.
     """

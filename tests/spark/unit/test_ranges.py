@@ -257,6 +257,22 @@ def test_tasks_are_parts_of_the_range(durable: Factory, more: dict[str, str], si
     assert numbers(read(*tasks)) == [*range(1, 101)]
 
 
+@pytest.mark.parametrize(
+    "waiting, limit, expected",
+    [
+        ({"a": 5, "b": 7}, None, {"a": 5, "b": 7}),
+        ({"a": 5, "b": 7}, 12, {"a": 5, "b": 7}),
+        ({"a": 5, "b": 7}, 8, {"a": 4, "b": 4}),
+        ({"a": 1, "b": 100}, 10, {"a": 1, "b": 9}),
+        ({"a": 100, "b": 0, "c": 100}, 5, {"a": 2, "b": 0, "c": 3}),
+        ({"a": 9, "b": 9, "c": 9}, 1, {"a": 0, "b": 0, "c": 1}),
+        ({}, 5, {}),
+    ],
+)
+def test_a_limit_is_shared_evenly(waiting: dict[str, int], limit: int | None, expected: dict[str, int]) -> None:
+    assert nodes.share(waiting, limit) == expected
+
+
 def test_limits_of_a_trigger_are_shared(durable: Factory) -> None:
     first, second = durable("--retention-bytes=1000000"), durable("--retention-bytes=1000000")
     publish(first, "t", *bodies(300))
