@@ -65,7 +65,7 @@ test-old-spark: ## sources and sinks with the oldest Spark and pyarrow that pypr
 	@PYTHONPATH=$(dir $(OLD_SPARK)):tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=$(dir $(OLD_SPARK)) $(call PYTEST,.venv-plain) -m "not peer" tests/spark/test_catalog.py \
 		$(patsubst %,tests/spark/unit/test_%.py,columns diskqueue writer) \
-		$(patsubst %,tests/spark/test_%.py,ranges read_batch read_stream table_formats write) $(TESTS)
+		$(patsubst %,tests/spark/test_%.py,ranges read_stream table_formats write) $(TESTS)
 
 $(OLD_SPARK): pyproject.toml
 	@rm -rf $(dir $@)

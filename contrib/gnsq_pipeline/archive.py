@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from gnsq_pipeline.errors import NotFound, PipelineError, UsageError, reason
+from gnsq_pipeline.errors import InputNotFound, PipelineError, UsageError, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,8 +35,8 @@ _LOG = "_spark_metadata"
 
 
 def to_archive(messages: "DataFrame") -> "DataFrame":
-    """Rows of the source as rows of an archive: with `archived_at`, the start of the batch, unless it is there, and
-    `date`, the day of `timestamp_ns` in UTC whatever the session's time zone is."""
+    """Returns rows of the source as rows of an archive: with `archived_at`, the start of the batch, unless it is there,
+    and `date`, the day of `timestamp_ns` in UTC whatever the session's time zone is."""
     from pyspark.sql import functions as sf
 
     if "archived_at" not in messages.columns:
@@ -48,7 +48,7 @@ def to_archive(messages: "DataFrame") -> "DataFrame":
 def start(
     writer: "DataStreamWriter", table: str, table_format: str, checkpoint: str, partitions: tuple[str, ...] = ()
 ) -> "StreamingQuery":
-    """Start a query that appends to `table`: a directory or, of Iceberg, a table of a catalog, created if needed."""
+    """Starts a query that appends to `table`: a directory or, of Iceberg, a table of a catalog, created if needed."""
     writer = writer.format(table_format).outputMode("append").option("checkpointLocation", checkpoint)
     if partitions:
         writer = writer.partitionBy(*partitions)
@@ -70,7 +70,7 @@ def write(frame: "DataFrame", table: str, table_format: str, partitions: tuple[s
 
 
 def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet") -> "DataFrame":
-    """The rows of an archive, or of any other table with a column `value`; NotFound if there is nothing to read."""
+    """Returns the rows of an archive, or of any table with a column `value`. Raises InputNotFound if there is none."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -79,13 +79,13 @@ def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet
         else:
             reader, names = spark.read, _check_format(spark, table, table_format)
             if table_format == "parquet" and all(name[0] in "_." for name in names) and _latest(spark, table, _LOG) < 0:
-                raise NotFound(f"{table}: no archive and no Parquet files there")
+                raise InputNotFound(f"{table}: no archive and no Parquet files there")
             if _LOG in names and (_listed_file(spark, table) or "topic=").startswith("topic="):
                 reader = reader.schema(SCHEMA)  # else topics that are numbers become numbers
             frame = reader.format(table_format).load(table)
     except AnalysisException as error:
         if error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND"):
-            raise NotFound(f"{table}: no such {table_format} table") from None
+            raise InputNotFound(f"{table}: no such {table_format} table") from None
         raise
     if "value" not in frame.columns:
         raise PipelineError(f"{table}: no column 'value' among {', '.join(frame.columns)}")
@@ -93,7 +93,7 @@ def read_archive(spark: "SparkSession", table: str, table_format: str = "parquet
 
 
 def check_writable(spark: "SparkSession", directory: str, table_format: str = "parquet") -> None:
-    """PipelineError if a sink would hide files or skip batches in `directory`, UsageError if it has another format."""
+    """Raises PipelineError if a sink would hide files or skip batches, UsageError if the table has another format."""
     names = _check_format(spark, directory, table_format)
     if table_format != "parquet":
         return
@@ -112,7 +112,7 @@ def check_writable(spark: "SparkSession", directory: str, table_format: str = "p
 
 
 def _check_format(spark: "SparkSession", directory: str, table_format: str) -> list[str]:
-    """The names in a table; UsageError if it has another format, whose readers would find replaced files too."""
+    """Returns the names in a table. Raises UsageError if it has another format: replaced files would be read too."""
     names = _names(spark, directory)
     for other, name in (("parquet", _LOG), ("delta", "_delta_log"), ("iceberg", "metadata")):
         if name in names and other != table_format:
@@ -121,7 +121,7 @@ def _check_format(spark: "SparkSession", directory: str, table_format: str) -> l
 
 
 def _place(spark: "SparkSession", *parts: str) -> tuple[Any, Any]:
-    """The Hadoop file system of a path, and the path with its scheme."""
+    """Returns the Hadoop file system of a path, and the path with its scheme."""
     jvm: Any = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path("/".join(parts))
     system = path.getFileSystem(spark._jsc.hadoopConfiguration())
@@ -129,13 +129,13 @@ def _place(spark: "SparkSession", *parts: str) -> tuple[Any, Any]:
 
 
 def _names(spark: "SparkSession", *parts: str) -> list[str]:
-    """What is in a directory; nothing if it does not exist."""
+    """Returns the names in a directory; none if it does not exist."""
     system, path = _place(spark, *parts)
     return [status.getPath().getName() for status in system.listStatus(path)] if system.exists(path) else []
 
 
 def _latest(spark: "SparkSession", *log: str) -> int:
-    """The number of the last batch in a log of Spark, -1 if there is none."""
+    """Returns the number of the last batch in a log of Spark, -1 if there is none."""
     numbers = [name.removesuffix(".compact") for name in _names(spark, *log)]
     return max((int(number) for number in numbers if number.isdigit()), default=-1)
 
@@ -152,9 +152,9 @@ def last_offset(spark: "SparkSession", checkpoint: str) -> dict[str, Any] | None
 
 
 def _listed_file(spark: "SparkSession", directory: str) -> str:
-    """A file that the log of Spark's file sink lists, as a path in `directory`; empty if there is none.
+    """Returns a file that the log of Spark's file sink lists, as a path in `directory`; empty if there is none.
 
-    PipelineError if the log is damaged, or lists files elsewhere because the directory was moved or copied."""
+    Raises PipelineError if the log is damaged, or lists files elsewhere because the directory was moved or copied."""
     from py4j.protocol import Py4JJavaError
 
     try:  # not by DataFrame.inputFiles: py4j would get them one by one
@@ -174,13 +174,25 @@ def _listed_file(spark: "SparkSession", directory: str) -> str:
 
 @contextlib.contextmanager
 def only_writer(table: str, checkpoint: Path) -> Iterator[None]:
-    """Keep other runs of this host from `checkpoint`; on other file systems, Spark detects them."""
+    """Keeps other runs of this host from `checkpoint`; on other file systems, Spark detects them.
+
+    A directory that this makes stays only if Spark writes to it.
+    """
+    new = [path for path in (checkpoint, *checkpoint.parents) if not path.exists()]
     checkpoint.mkdir(parents=True, exist_ok=True)
-    with (checkpoint / ".lock").open("w") as file:
+    lock = checkpoint / ".lock"
+    with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise PipelineError(f"{table}: another run of gnsq-pipeline writes to it") from None
         except OSError:  # of a file system without locks; Spark detects other writers at their next batch
             pass
-        yield
+        try:
+            yield
+        finally:
+            if new and list(checkpoint.iterdir()) == [lock]:
+                lock.unlink()
+                with contextlib.suppress(OSError):  # the first that is not empty any more
+                    for path in new:
+                        path.rmdir()

@@ -174,5 +174,4 @@ def rollup(given: SimpleNamespace) -> Rows | None:
 
 
 def main() -> None:
-    """Run the command line of this process."""
     cli(prog_name="gnsq-pipeline")

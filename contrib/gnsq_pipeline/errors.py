@@ -23,7 +23,7 @@ class Unfinished(PipelineError):
     exit_code = 3
 
 
-class NotFound(PipelineError):
+class InputNotFound(PipelineError):
     """The input of the command does not exist."""
 
     exit_code = 4
@@ -61,7 +61,7 @@ _AROUND = re.compile(
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in one line: of an error of Python code in Spark, the last line of its traceback."""
+    """Returns in one line what went wrong: of Python code in Spark, the last line of its traceback."""
     text = str(error).strip()
     for pattern, advice in _ADVICE:
         if re.search(pattern, text):

@@ -1,4 +1,4 @@
-"""How commands are declared and print their rows, the options that they share, and what these are for `format("nsq")`.
+"""Declares commands, prints their rows, and has the options that they share, also as those of `format("nsq")`.
 
 Addresses, durations and sizes are written as in the options of `format("nsq")` (`pyspark_nsq.option_values`).
 """
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from gnsq_pipeline.archive import CHECKPOINT, FORMATS
-from gnsq_pipeline.errors import INTERRUPTED, NotFound, PipelineError, UsageError
+from gnsq_pipeline.errors import INTERRUPTED, InputNotFound, PipelineError, UsageError
 from gnsqd.shared.durations import parse_duration
 from gnsqd.shared.errors import reason_of
 from pyspark_nsq import option_values
@@ -48,7 +48,7 @@ class Text(click.ParamType[Any]):
 
 
 def _moment(text: str) -> int:
-    """Nanoseconds since 1970 of an ISO 8601 time (UTC unless it has an offset), or of seconds since 1970."""
+    """Returns nanoseconds since 1970 of an ISO 8601 time (UTC unless it has an offset), or of seconds since 1970."""
     if text.replace(".", "", 1).isdecimal():
         return int(Decimal(text) * 10**9)
     try:
@@ -59,7 +59,7 @@ def _moment(text: str) -> int:
 
 
 def _position(text: str) -> str:
-    """A position in logs: first, next, the number of a message, or a time of RFC 3339."""
+    """Returns a position in logs: first, next, the number of a message, or a time of RFC 3339."""
     if text in _ENDS or text.isdecimal():
         return text
     try:
@@ -94,8 +94,8 @@ def option(*names: str, **attributes: Any) -> click.Option:
 def command(
     group: click.Group, name: str, *params: click.Parameter, short_help: str | None = None
 ) -> Callable[[Command], Command]:
-    """A command with the function's docstring as help. It gets the values of `params` as the attributes of one object,
-    and may return rows to print. Errors that it may raise end it with a line on stderr, Ctrl-C with INTERRUPTED."""
+    """Makes a function a command, with its docstring as help. It gets the values of `params` as the attributes of one
+    object, and may return rows to print. Its errors end the command with a line on stderr, Ctrl-C with INTERRUPTED."""
 
     def add(function: Command) -> Command:
         def run(**values: Any) -> None:
@@ -123,7 +123,7 @@ def command(
 
 
 def show_rows(rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
-    """Print `rows`, which have the same keys; if there are none, a line on stderr."""
+    """Prints `rows`, which have the same keys; if there are none, a line on stderr."""
     if as_json:
         for row in rows:
             click.echo(json.dumps(row, default=_text))
@@ -211,8 +211,8 @@ SPARK = (
 
 
 def nsq_options(given: SimpleNamespace, use: str, other: str = "") -> dict[str, str]:
-    """The options of `format("nsq")` for "readStream", "write" or "read", without options that only the `other` use
-    has. UsageError if it would refuse them.
+    """Returns the options of `format("nsq")` for "readStream", "write" or "read", without options that only the `other`
+    use has. Raises UsageError if the source would refuse them.
 
     Parameters that set one of them are named after its field in the settings of pyspark_nsq."""
     others = {row.name.lower() for row in OPTIONS if other in row.used_by and use not in row.used_by}
@@ -240,7 +240,7 @@ def nsq_options(given: SimpleNamespace, use: str, other: str = "") -> dict[str, 
 
 
 def _number_of_log(flag: str, number: int, settings: Settings) -> str:
-    """The value of an option for offsets; UsageError if there are several logs, as each has numbers of its own."""
+    """Returns the value of an option for offsets. Raises UsageError if there are several logs: each has its numbers."""
     offsets = {topic: {node.name: number for node in find_nsqds(settings, topic)} for topic in settings.topics}
     if settings.topic_pattern or sum(map(len, offsets.values())) > 1:
         names = f"='{json.dumps(offsets)}'" if offsets else ""
@@ -250,7 +250,7 @@ def _number_of_log(flag: str, number: int, settings: Settings) -> str:
 
 
 def refuse(params: Sequence[click.Parameter], why: str) -> None:
-    """UsageError if the command line has one of these parameters; `why` follows its name."""
+    """Raises UsageError if the command line has one of these parameters; `why` follows its name."""
     source = click.get_current_context().get_parameter_source
     for parameter in params:
         if source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE:
@@ -258,7 +258,7 @@ def refuse(params: Sequence[click.Parameter], why: str) -> None:
 
 
 def local_path(location: str) -> Path | None:
-    """The path of this machine that `location` names, None if it is on another file system."""
+    """Returns the path of this machine that `location` names, None if it is on another file system."""
     if not location:
         raise UsageError("an empty path names no directory")
     location = re.sub("^file:(?://)?(?=/)", "", location)
@@ -266,16 +266,16 @@ def local_path(location: str) -> Path | None:
 
 
 def require_directory(location: str) -> None:
-    """NotFound if a directory of this machine is missing."""
+    """Raises InputNotFound if a directory of this machine is missing."""
     if (path := local_path(location)) is not None and not path.exists():
-        raise NotFound(f"{location}: no such directory")
+        raise InputNotFound(f"{location}: no such directory")
 
 
 def checkpoint_of(given: SimpleNamespace) -> str:
     """Returns the checkpoint of a stream: as given, else a hidden directory of its output.
 
-    The checkpoint of Parquet is always there (see `archive`). UsageError if it has no place, as an Iceberg table is not
-    a directory.
+    The checkpoint of Parquet is always there (see `archive`). Raises UsageError if it has no place, as an Iceberg table
+    is not a directory.
     """
     output, table_format, checkpoint = given.output, given.table_format, given.checkpoint
     if table_format == "iceberg" and "/" in output:

@@ -1,4 +1,4 @@
-"""What a run reports of its batches: a line on stderr for each, and a summary in a file for schedulers."""
+"""Reports of a run: a line on stderr for each batch, and a summary in a file for schedulers."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from pyspark_nsq.progress import Progress
 _IDLE_LINE = 60.0  # seconds between two lines about batches without rows
 
 
-class Lines:
+class BatchLines:
     """A line on stderr for each batch with rows, and once a minute for batches without."""
 
     def __init__(self) -> None:
@@ -70,9 +70,10 @@ class Summary:
 
 @contextmanager
 def summarised(path: str | None, summary: Summary) -> Iterator[Summary]:
-    """Write the summary of what the block runs to `path` ("-": standard output; None: nowhere), however it ends.
+    """Writes the summary of what the block runs to `path` ("-": standard output; None: nowhere), however it ends.
 
-    A file that is there is removed first, so there is none after a killed run. PipelineError if it cannot be written.
+    A file that is there is removed first, so there is none after a killed run. Raises PipelineError if the summary
+    cannot be written.
     """
     if path is not None and path != "-":
         _write(path, "")

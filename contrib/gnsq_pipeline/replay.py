@@ -27,9 +27,9 @@ def select(
     until_ns: int | None = None,
     where: str | None = None,
 ) -> DataFrame:
-    """The rows of `archived` from `since_ns` on and before `until_ns`, of `topics`, that `where` keeps.
+    """Returns the rows of `archived` from `since_ns` on and before `until_ns`, of `topics`, that `where` keeps.
 
-    `where` is an SQL expression over the columns. UsageError if it is not, or a column that is needed is missing.
+    `where` is an SQL expression over the columns. Raises UsageError if it is not, or if a column is missing.
     """
     needed = (("--topic", topics or None, "topic"), ("--since", since_ns, "timestamp_ns"))
     for option, value, column in (*needed, ("--until", until_ns, "timestamp_ns")):
@@ -49,7 +49,7 @@ def select(
 
 
 def messages(selected: DataFrame, to_topic: str | None = None) -> DataFrame:
-    """What `format("nsq")` writes: `value` and `topic`, which is `to_topic` if that is given."""
+    """Returns the columns that `format("nsq")` writes: `value` and `topic`, which is `to_topic` if that is given."""
     if to_topic is not None:
         return selected.select("value", sf.lit(to_topic).alias("topic"))
     if "topic" not in selected.columns:
@@ -58,14 +58,14 @@ def messages(selected: DataFrame, to_topic: str | None = None) -> DataFrame:
 
 
 def count_by_topic(frame: DataFrame) -> list[dict[str, object]]:
-    """How many messages, and bytes of them, go to each topic."""
+    """Counts the messages, and their bytes, that go to each topic."""
     size = sf.sum(sf.octet_length("value").cast("long"))
     counted = frame.groupBy("topic").agg(sf.count(sf.lit(1)).alias("messages"), size.alias("bytes"))
     return [row.asDict() for row in counted.orderBy("topic").collect()]
 
 
 def publish(frame: DataFrame, nodes: Mapping[str, str], rate: float | None) -> list[dict[str, object]]:
-    """Write `messages` to the nsqds of `nodes`, at most `rate` a second; one row with the number of `messages`."""
+    """Writes `messages` to the nsqds of `nodes`, at most `rate` a second; returns a row with their number."""
     if rate is not None:
         frame = paced(frame, rate, frame.sparkSession.sparkContext.defaultParallelism)
     seen = Observation()
@@ -75,7 +75,7 @@ def publish(frame: DataFrame, nodes: Mapping[str, str], rate: float | None) -> l
 
 
 def paced(frame: DataFrame, rate: float, lanes: int) -> DataFrame:
-    """`frame`, of which at most `rate` rows a second come out; in at most `lanes` partitions."""
+    """Returns `frame`, of which at most `rate` rows a second come out; in at most `lanes` partitions."""
     rows = frame.coalesce(lanes).rdd
     share = rate / max(1, rows.getNumPartitions())
     held = rows.mapPartitions(lambda lane: hold_rate(lane, share))
@@ -88,7 +88,7 @@ def hold_rate(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[T]:
-    """The `rows`, at most `rate` a second: in steps of a tenth of a second, and a pause is not made up for."""
+    """Yields the `rows`, at most `rate` a second: in steps of a tenth of a second; a pause is not made up for."""
     step = max(1, int(rate / _STEPS_PER_SECOND))
     due = clock()
     for number, row in enumerate(rows):

@@ -20,7 +20,7 @@ def roll_up(
     percentiles: Sequence[float] = (0.5, 0.95, 0.99),
     channels: bool = False,
 ) -> DataFrame:
-    """One row for each topic (and channel, if `channels`) and window in which there were messages.
+    """Returns a row for each topic (and channel, if `channels`) and window in which there were messages.
 
     `messages` needs `value, topic, timestamp, attempts`. A latency percentile p is the smallest latency that at least
     the fraction p of the messages does not exceed; its column is latency_p50_ms or latency_p99_9_ms.

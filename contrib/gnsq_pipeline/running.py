@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gnsq_pipeline.archive import check_writable, last_offset, only_writer, start, write
-from gnsq_pipeline.errors import NotFound, PipelineError, Unfinished, UsageError, reason
+from gnsq_pipeline.errors import InputNotFound, PipelineError, Unfinished, UsageError, reason
 from gnsq_pipeline.options import checkpoint_of, local_path, nsq_options
-from gnsq_pipeline.progress import Lines, Summary, summarised
+from gnsq_pipeline.progress import BatchLines, Summary, summarised
 from pyspark_nsq.discovery import depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.options import Settings, parse
-from pyspark_nsq.progress import Metrics, Progress, read_progress
+from pyspark_nsq.progress import Progress, QueryMetrics, read_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,7 @@ class Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear SIGINT and SIGTERM inside the block; for the main thread, once the session has set its own handlers."""
+        """Hears SIGINT and SIGTERM inside the block; for the main thread, once the session has set its own handlers."""
         before = {number: signal.signal(number, self.hear) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -74,10 +74,10 @@ class Stop:
 
 @contextlib.contextmanager
 def spark_session(given: SimpleNamespace) -> Iterator[tuple["SparkSession", Stop]]:
-    """A session that ends with the block, and whether a signal asked for that; `given` has the values of SPARK.
+    """Lends a session that ends with the block, and the signal that asked for that; `given` has the values of SPARK.
 
     A session that this process already has is used and not stopped. An exception of Spark that leaves the block is a
-    PipelineError of one line, unless the command is verbose. PipelineError if Spark does not start.
+    PipelineError of one line, unless the command is verbose. Raises PipelineError if Spark does not start.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -159,8 +159,8 @@ def _filtered_stderr(stop: Stop) -> Iterator[None]:
 
 
 def run_query(start: Callable[[], "StreamingQuery"], stop: Stop, *observers: Callable[[Progress], None]) -> bool:
-    """Run a query until it ends or `stop` is set; whether it ended by itself. PipelineError if it fails.
-
+    """Runs a query until it ends or `stop` is set; returns True if it ended by itself, and raises PipelineError if it
+    failed.
     A signal to a process group also ends the JVM, and the query with it: after a signal it counts as unfinished, and
     later errors are not the query's.
     """
@@ -214,11 +214,11 @@ def _can_drain() -> bool:
 def run_stream(
     name: str, given: SimpleNamespace, transform: Callable[["DataFrame"], "DataFrame"], partitions: tuple[str, ...] = ()
 ) -> None:
-    """Run to its end the query that writes what `transform` makes of the messages to the output, and write its summary.
+    """Runs the query that writes what `transform` makes of the messages to the output, and writes its summary.
 
-    `name` is that of the pipeline; `given` has the values of STREAM and SPARK. UsageError if the options are wrong,
-    NotFound if no nsqd has one of the topics: its name is probably wrong. KeyboardInterrupt if Ctrl-C ended the query,
-    Unfinished if SIGTERM stopped a run that is not continuous before everything was read.
+    `name` is that of the pipeline; `given` has the values of STREAM and SPARK. Raises UsageError if the options are
+    wrong, InputNotFound if no nsqd has one of the topics: its name is probably wrong. Raises KeyboardInterrupt if
+    Ctrl-C ended the query, Unfinished if SIGTERM stopped a run that is not continuous before everything was read.
     """
     output, table_format = given.output, given.table_format
     checkpoint = checkpoint_of(given)
@@ -248,9 +248,9 @@ def run_stream(
             writer = writer.trigger(processingTime=f"{round(given.trigger * 1000)} milliseconds")
         else:
             writer = writer.trigger(availableNow=True)
-        observers = [summary.add, Lines().add]
+        observers = [summary.add, BatchLines().add]
         if given.metrics_address is not None:
-            metrics = Metrics(name)
+            metrics = QueryMetrics(name)
             stack.enter_context(metrics.serve(given.metrics_address, "--metrics-address"))
             observers.append(partial(metrics.add, name))
         begin = partial(start, writer, output, table_format, checkpoint, partitions)
@@ -270,9 +270,9 @@ def run_stream(
 def run_batch(
     name: str, given: SimpleNamespace, transform: Callable[["DataFrame"], "DataFrame"], partitions: tuple[str, ...]
 ) -> None:
-    """Write what `transform` makes of the messages of a range to the output, which is a new table, and a summary.
+    """Writes what `transform` makes of the messages of a range to the output, which is a new table, and a summary.
 
-    `given` has the values of STREAM and SPARK; UsageError, NotFound and KeyboardInterrupt as for `run_stream`.
+    `given` has the values of STREAM and SPARK. Raises UsageError, InputNotFound, KeyboardInterrupt as `run_stream`.
     """
     source = nsq_options(given, "read")
     with summarised(given.summary, Summary(name, given.topics)) as summary:
@@ -295,11 +295,11 @@ def _check_topics(given: SimpleNamespace, settings: Settings) -> None:
         topics = f"the topic {missing[0]!r}" if len(missing) == 1 else f"the topics {', '.join(map(repr, missing))}"
         if settings.topic_pattern:
             topics = f"a topic that matches {settings.topic_pattern!r}"
-        raise NotFound(f"no nsqd has {topics}; --allow-missing-topics runs nevertheless")
+        raise InputNotFound(f"no nsqd has {topics}; --allow-missing-topics runs nevertheless")
 
 
 def run_job(spark: "SparkSession", job: Callable[[], T], stop: Stop) -> T:
-    """Run `job`, for its result. After a signal its Spark jobs are cancelled and KeyboardInterrupt is raised.
+    """Runs `job`, and returns its result. After a signal its Spark jobs are cancelled and KeyboardInterrupt is raised.
 
     The job has the main thread, as only this one's writes find data sources in Python.
     """

@@ -16,12 +16,12 @@ _KEY = "nsq.options"
 
 
 def is_table(properties: Mapping[str, str]) -> bool:
-    """Whether Spark passes the properties of a table, and not the options of a frame."""
+    """Returns True if Spark passes the properties of a table, and not the options of a frame."""
     return "provider" in properties
 
 
 def own_options(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """The OPTIONS of a table, and LOCATION as `path`; the options of a frame as they are.
+    """Returns the OPTIONS of a table, and LOCATION as `path`; the options of a frame as they are.
 
     The properties have the OPTIONS twice, once with `option.` in front, TBLPROPERTIES, and what Spark adds (provider,
     owner, comment, collation, location, external, ...). A path without a location is in Spark's warehouse.
@@ -33,7 +33,7 @@ def own_options(properties: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def schema_of(ddl: str) -> StructType:
-    """The schema whose columns and their types `ddl` names."""
+    """Returns the schema whose columns and their types `ddl` names."""
     fields = [
         {"name": name, "type": {"INT": "integer"}.get(kind, kind.lower()), "nullable": True, "metadata": {}}
         for name, kind in map(str.split, ddl.split(", "))
@@ -42,7 +42,7 @@ def schema_of(ddl: str) -> StructType:
 
 
 def schema_with(options: Mapping[str, str], ddl: str) -> StructType:
-    """The schema of a table, which keeps its options."""
+    """Returns the schema of a table, which keeps its options. Raises OptionError if one of them is secret."""
     for name in {"nsq.auth.secret", "nsq.nsqd.http.token"} & options.keys():
         raise OptionError(f"option {name!r} cannot be kept in a table: use a temporary view or spark.read")
     schema = schema_of(ddl)

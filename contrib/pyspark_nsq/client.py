@@ -6,21 +6,20 @@ import time
 from functools import partial
 from typing import NoReturn, Self
 
-from gnsqd.shared.client import Client as WireClient
-from gnsqd.shared.client import Upgrade, reason, tls_context
+from gnsqd.shared.client import Client, Upgrade, reason, tls_context
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, Refused
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 
 
-class Client(WireClient):
+class SourceClient(Client):
     """Owns the connection. Every method may raise ConnectionLost and Refused, after which it is of no more use."""
 
     secret_option = "the option 'nsq.auth.secret'"
 
     @classmethod
     def connect(cls, address: Address, settings: Settings) -> Self:
-        """Connect, IDENTIFY, TLS and AUTH within `settings.connect_timeout`; NotAgreed besides the usual errors."""
+        """Connects, with IDENTIFY, TLS and AUTH, within `settings.connect_timeout`. May also raise NotAgreed."""
         name = name_of(address)
         deadline = time.monotonic() + settings.connect_timeout
         try:
@@ -52,13 +51,13 @@ class Client(WireClient):
 
 
 def name_of(address: Address) -> str:
-    """`host:port`, with brackets around an IPv6 address."""
+    """Returns `host:port`, with brackets around an IPv6 address."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def tls_of(settings: Settings) -> ssl.SSLContext:
-    """For connections to nsqds; NotAgreed if this machine doesn't have the files, or they are not certificates."""
+    """Makes the TLS of connections to nsqds. Raises NotAgreed if the files are not there, or not certificates."""
     try:
         return tls_context(settings.tls_ca, settings.tls_certificate, settings.tls_key, settings.tls_verify)
     except OSError as error:

@@ -51,7 +51,7 @@ class Messages(NamedTuple):
 
 
 def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> Messages:
-    """Messages that are one behind the other in `data`.
+    """Returns the messages that are one behind the other in `data`.
 
     `edges` is where each begins, and where the last one ends. A message has `head` bytes before its body: from `number`
     on these are timestamp (8), attempts (2) and id (16).
@@ -61,14 +61,14 @@ def cut(data: bytes, edges: Sequence[int], head: int, number: int) -> Messages:
     messages = pa.Array.from_buffers(pa.binary(), count, [None, bounds, pa.py_buffer(data)])
 
     def bytes_of(begin: int, end: int) -> bytes:
-        """Bytes `begin` to `end` of each message."""
+        """Returns the bytes `begin` to `end` of each message."""
         data: bytes = pc.binary_slice(messages, begin, end).buffers()[2].to_pybytes()
         return data[: (end - begin) * count]
 
     heads = bytes_of(number, number + 10)
 
     def number_column(kind: pa.DataType, places: Sequence[int | None]) -> pa.Array:
-        """Numbers with the bytes at these places of `heads`, 0 for None."""
+        """Returns numbers with the bytes at these places of `heads`, 0 for None."""
         column = bytearray(len(places) * count)
         for at, place in enumerate(places[::_NATIVE]):
             if place is not None:
@@ -100,18 +100,18 @@ def split_ids(joined: bytes) -> list[bytes]:
 
 
 def columns_of(messages: Messages) -> dict[str, pa.Array]:
-    """The columns that Spark gets of messages, by name."""
+    """Returns the columns that Spark gets of messages, by name."""
     columns = {name: messages.batch.column(name) for name in _STORED.names}
     return columns | {"message_id": _texts(messages.ids), "timestamp": moments(columns["timestamp_ns"])}
 
 
 def moments(nanoseconds: pa.Array) -> pa.Array:
-    """Times in microseconds, as Spark has them."""
+    """Returns times in microseconds, as Spark has them."""
     return pc.divide(nanoseconds, 1000).cast(MOMENT)
 
 
 def _texts(ids: bytes) -> pa.Array:
-    """Joined ids as texts; bytes that are not ASCII, as damaged ones have, are escaped."""
+    """Returns joined ids as texts; bytes that are not ASCII, as damaged ones have, are escaped."""
     if ids.isascii():
         column = pa.Array.from_buffers(pa.binary(ID_LENGTH), len(ids) // ID_LENGTH, [None, pa.py_buffer(ids)])
         return column.cast(pa.binary()).view(pa.string())
@@ -120,18 +120,18 @@ def _texts(ids: bytes) -> pa.Array:
 
 @cache
 def _text(text: str | None) -> pa.StringScalar:
-    """Which pyarrow takes a hundred times longer to make than to repeat."""
+    """Keeps texts as pyarrow has them: it takes a hundred times longer to make one than to repeat it."""
     return pa.scalar(text, pa.string())
 
 
 def batch_of(schema: pa.Schema, count: int, columns: Mapping[str, pa.Array], **same: str | None) -> pa.RecordBatch:
-    """`count` rows of these columns, and of texts that are the `same` in all rows; the rest of `schema` is null."""
+    """Returns `count` rows of these columns, and of texts that are the `same` in all rows; the rest is null."""
     columns = {**columns, **{name: pa.repeat(_text(text), count) for name, text in same.items()}}
     arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def rows_of(messages: Messages, *, topic: str, channel: str, nsqd: str) -> pa.RecordBatch:
-    """The rows that Spark gets."""
+    """Returns the rows that Spark gets of messages."""
     columns = columns_of(messages)
     return batch_of(ARROW_SCHEMA, len(columns["value"]), columns, topic=topic, channel=channel, nsqd=nsqd)

@@ -112,7 +112,7 @@ class NsqReader(DataSourceReader):
 
 
 def _check_schema(schema: StructType) -> None:
-    """A schema that the user gave must be the one that messages have."""
+    """Raises OptionError if the user gave another schema than that of messages."""
     given = [(field.name, field.dataType) for field in schema.fields]
     if given != [(field.name, field.dataType) for field in schema_of(SCHEMA_DDL).fields]:
         columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in given)

@@ -1,4 +1,4 @@
-"""Which nsqds there are, and how much waits in them: one HTTP request for each question.
+"""Finds the nsqds, and how much waits in them: one HTTP request for each question.
 
 nsqlookupds are asked in turn and their answers joined. One that doesn't answer is a warning as long as another one
 does: nsqds register with all of them.
@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from pyspark_nsq.client import name_of
-from pyspark_nsq.errors import DiscoveryError, NsqSourceError
-from pyspark_nsq.http_api import ask, hint_of
+from pyspark_nsq.errors import DiscoveryError
+from pyspark_nsq.http_api import ask, refusal
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 
 _log = logging.getLogger(__name__)
 
 
-class Nsqd(NamedTuple):
+class KnownNsqd(NamedTuple):
     """One nsqd; `name` is `{host}:{TCP port}` as in nsqlookupd or the options."""
 
     name: str
@@ -45,15 +45,15 @@ class Depth(NamedTuple):
         return 0 if self.paused else self.channel + self.topic
 
 
-def find_nsqds(settings: Settings, topic: str = "") -> list[Nsqd]:
+def find_nsqds(settings: Settings, topic: str = "") -> list[KnownNsqd]:
     """Returns, by name, the nsqds configured, or the ones that nsqlookupds list for that topic; without a topic, all,
     or with a pattern those with a topic that matches it.
 
-    DiscoveryError when no nsqlookupd answers.
+    Raises DiscoveryError if no nsqlookupd answers.
     """
     tcp, offset = settings.nsqd_tcp_addresses, 1 + settings.nsqd_http_tls
     http = settings.nsqd_http_addresses or [(host, port + offset) for host, port in tcp]
-    found = {name_of(address): Nsqd(name_of(address), address, at) for address, at in zip(tcp, http, strict=True)}
+    found = {name_of(address): KnownNsqd(name_of(address), address, at) for address, at in zip(tcp, http, strict=True)}
     failures = []
     for address in settings.lookupd_http_addresses:
         try:
@@ -67,7 +67,7 @@ def find_nsqds(settings: Settings, topic: str = "") -> list[Nsqd]:
     return [found[name] for name in sorted(found)]
 
 
-def _producers(lookupd: Address, topic: str, settings: Settings) -> list[Nsqd]:
+def _producers(lookupd: Address, topic: str, settings: Settings) -> list[KnownNsqd]:
     path = f"/lookup?{urlencode({'topic': topic})}" if topic else "/nodes"
     who = f"nsqlookupd {name_of(lookupd)}"
     status, answer = ask(who, lookupd, path, settings.discovery_timeout)
@@ -81,16 +81,16 @@ def _producers(lookupd: Address, topic: str, settings: Settings) -> list[Nsqd]:
             nodes = [one for one in nodes if any(map(settings.matches, one["topics"]))]
         nodes = [(one["broadcast_address"], one["tcp_port"], one["http_port"]) for one in nodes]
         return [
-            Nsqd(name_of((host, tcp)), (host, int(tcp)), (host, int(http) + settings.nsqd_http_tls))
+            KnownNsqd(name_of((host, tcp)), (host, int(tcp)), (host, int(http) + settings.nsqd_http_tls))
             for host, tcp, http in nodes
         ]
     except (LookupError, TypeError, ValueError):
         raise DiscoveryError(f"{who} does not answer as nsqlookupd does; is that its HTTP address?") from None
 
 
-def depths(settings: Settings, nsqd: Nsqd) -> dict[str, Depth]:
+def depths(settings: Settings, nsqd: KnownNsqd) -> dict[str, Depth]:
     """Returns the queued messages of each topic to read, by one request; zeros if the nsqd does not have the topic or
-    channel. DiscoveryError when it doesn't answer."""
+    channel. Raises DiscoveryError if it doesn't answer."""
     topics = settings.topics
     # If also asked for a channel, nsqd leaves out topics without it, and their queued messages.
     query = {"format": "json", "include_clients": "false", "include_mem": "false"}
@@ -99,8 +99,7 @@ def depths(settings: Settings, nsqd: Nsqd) -> dict[str, Depth]:
     who = f"nsqd {nsqd.name}"
     status, answer = ask(who, nsqd.http, f"/stats?{urlencode(query)}", settings.discovery_timeout, settings)
     if status != 200:
-        text, hint = f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}", hint_of(status)
-        raise (NsqSourceError if hint else DiscoveryError)(text + hint)  # only the latter is tried again
+        raise refusal(status, f"{who} answered {status} to /stats at HTTP address {name_of(nsqd.http)}")
     try:
         found = {one["topic_name"]: one for one in answer["topics"] or ()}
         return {

@@ -1,4 +1,4 @@
-"""What the NSQ data source raises on purpose; str() is the text for people. All are a NsqSourceError."""
+"""The errors that the NSQ data source raises on purpose; str() is the text for people. All are a NsqSourceError."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from gnsqd.shared.errors import NSQError
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Spark shows an error that is raised on purpose in here by its text alone, without a traceback.
+    """Lets Spark show an error that is raised on purpose in the block by its text alone, without a traceback.
 
     pyspark.util.handle_worker_exception reads the variable when it reports an error to the JVM; its process ends then.
     """
@@ -29,7 +29,7 @@ class OptionError(NsqSourceError, ValueError):
 
 
 class DiscoveryError(NsqSourceError):
-    """Which nsqds there are, or what they hold, cannot be found out."""
+    """The nsqds, or what they hold, cannot be found out."""
 
 
 class ConnectionLost(NsqSourceError):

@@ -8,7 +8,7 @@ from typing import Any
 
 from gnsqd.shared.client import reason
 from pyspark_nsq.client import name_of, tls_of
-from pyspark_nsq.errors import DiscoveryError
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
 
@@ -19,16 +19,17 @@ _HINTS = {
 }
 
 
-def hint_of(status: int) -> str:
-    """Returns which options an nsqd may require that refuses a request with this status."""
-    return f" (option {_HINTS[status]})" if status in _HINTS else ""
+def refusal(status: int, text: str) -> NsqSourceError:
+    """Returns the error for a request that is refused: with the options that nsqd may require, else a DiscoveryError,
+    which alone is tried again."""
+    return NsqSourceError(f"{text} (option {_HINTS[status]})") if status in _HINTS else DiscoveryError(text)
 
 
 @contextmanager
 def request(
     who: str, address: Address, path: str, timeout: float, settings: Settings | None = None, method: str = "GET"
 ) -> Iterator[http.client.HTTPResponse]:
-    """Lends an answer; DiscoveryError, also if it breaks off. An nsqd is asked as its `settings` require."""
+    """Lends an answer. Raises DiscoveryError if there is none, or it breaks off. Asks an nsqd as `settings` require."""
     connection, headers, hint = http.client.HTTPConnection(*address, timeout=timeout), {}, ""
     if settings is not None:
         if settings.nsqd_http_tls:

@@ -4,24 +4,24 @@ from contextlib import ExitStack
 
 from pyspark.sql.streaming import listener
 
-from pyspark_nsq.progress import Metrics, read_progress
+from pyspark_nsq.progress import QueryMetrics, read_progress
 
 
 class NsqMetrics(listener.StreamingQueryListener):
     """Serves the metrics of all queries of a session that read from NSQ; an argument of `spark.streams.addListener`.
 
     The label `pipeline` is the name of a query, or its id if it has none. A query has series from its first batch until
-    it ends. NsqSourceError if the address is taken.
+    it ends. Raises NsqSourceError if the address is taken.
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self._metrics = Metrics()
+        self._metrics = QueryMetrics()
         self._names: dict[str, str] = {}  # of the running queries, by the id of the run
         self._serving = ExitStack()
         self.port = self._serving.enter_context(self._metrics.serve((host, port), type(self).__name__))
 
     def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:  # noqa: N802
-        """It may have no source of NSQ."""
+        """Does nothing yet: the query may have no source of NSQ."""
 
     def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:  # noqa: N802
         progress = read_progress(event.progress.json)
@@ -38,5 +38,5 @@ class NsqMetrics(listener.StreamingQueryListener):
             self._metrics.remove(name)
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Ends serving."""
         self._serving.close()

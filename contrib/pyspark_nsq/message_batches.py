@@ -1,4 +1,4 @@
-"""Which rows of a frame go together into an MPUB, or a row of DPUBs.
+"""Puts rows of a frame together into MPUBs, or rows of DPUBs.
 
 Rows go by topic and delay, and as many together as `batchSize` and `batchBytes` allow. Nothing waits for the next
 Arrow batch (10,000 rows, unless Spark is configured otherwise), so memory is bounded by that.
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Columns(NamedTuple):
-    """Where in a frame the columns stand that matter; None for columns that it does not have."""
+    """Places in a frame of the columns that matter; None for columns that it does not have."""
 
     value: int
     topic: int | None
@@ -42,7 +42,7 @@ class MessageBatch(NamedTuple):
 
 
 def message_batches(rows: pa.RecordBatch, columns: Columns, settings: Settings) -> Iterator[MessageBatch]:
-    """All messages of an Arrow batch. With the policy `fail`, InvalidRow before the first one if a row is invalid."""
+    """Yields all messages of an Arrow batch. With the policy `fail`, raises InvalidRow first if a row is invalid."""
     groups, invalid = _grouped(rows, columns, settings.topic)
     if invalid:
         policy = settings.invalid_rows
@@ -59,7 +59,7 @@ def message_batches(rows: pa.RecordBatch, columns: Columns, settings: Settings) 
 
 
 def cut(topic: str, defer_ms: int, bodies: pa.LargeBinaryArray, settings: Settings) -> Iterator[MessageBatch]:
-    """Messages with these bodies, as many at once as `batchSize` and `batchBytes` allow; a larger one by itself.
+    """Yields messages with these bodies, as many at once as `batchSize` and `batchBytes` allow; a larger one by itself.
 
     There is no Python object for a body.
     """
@@ -87,7 +87,7 @@ class _Invalid(NamedTuple):
     bodies: pa.LargeBinaryArray
 
     def dead_letters(self) -> Iterator[bytes]:
-        """A JSON object for each row: reason, topic, defer_ms, and value, or value_base64 if that is not UTF-8."""
+        """Yields a JSON object for each row: reason, topic, defer_ms, and value, or value_base64 if it is not UTF-8."""
         row: dict[str, object] = {"reason": str(self.error), "topic": self.topic, "defer_ms": self.defer_ms}
         for body in self.bodies.to_pylist():
             try:
@@ -100,7 +100,7 @@ class _Invalid(NamedTuple):
 def _grouped(
     rows: pa.RecordBatch, columns: Columns, topic: str | None
 ) -> tuple[dict[tuple[str, int], list[pa.LargeBinaryArray]], list[_Invalid]]:
-    """Bodies by topic and delay, and invalid rows. An option `topic` prevails over the column."""
+    """Returns bodies by topic and delay, and invalid rows. An option `topic` prevails over the column."""
     count = rows.num_rows
     bodies = rows.column(columns.value).cast(pa.large_binary())
     has_topics = topic is None and columns.topic is not None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from pyspark_nsq.discovery import Nsqd, find_nsqds
+from pyspark_nsq.discovery import KnownNsqd, find_nsqds
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.options import Settings
 
@@ -41,22 +41,22 @@ class Nodes:
     """Owns what is known of the nsqds: those `listed` by topic (with a pattern, under ""), and the `silent` by name."""
 
     def __init__(self, settings: Settings) -> None:
-        self.listed: dict[str, list[Nsqd]] = {}
+        self.listed: dict[str, list[KnownNsqd]] = {}
         self.silent: dict[str, Silence] = {}
         self._settings = settings
-        self._known: dict[str, tuple[Nsqd, float]] = {}  # and when it was last listed, or answered
+        self._known: dict[str, tuple[KnownNsqd, float]] = {}  # and when it was last listed, or answered
         self._list_at = float("-inf")
         self._pool: ThreadPoolExecutor | None = None
         self._asked: dict[str, Future[Any]] = {}  # without an answer, by name
 
     @property
-    def known(self) -> dict[str, Nsqd]:
+    def known(self) -> dict[str, KnownNsqd]:
         """Those known, by name."""
         return {name: nsqd for name, (nsqd, _) in self._known.items()}
 
-    def ask(self, question: Callable[[Nsqd], Answer], known: Iterable[Nsqd] = ()) -> dict[Nsqd, Answer]:
-        """Returns the answers of those listed or `known` that answer. DiscoveryError if no nsqlookupd answers and
-        nobody is known; other errors of the question as they are.
+    def ask(self, question: Callable[[KnownNsqd], Answer], known: Iterable[KnownNsqd] = ()) -> dict[KnownNsqd, Answer]:
+        """Returns the answers of those listed or `known` that answer. Raises DiscoveryError if no nsqlookupd answers
+        and nobody is known, and other errors of the question as they are.
 
         One that did not answer before is hardly waited for: its answer to this question may come at a later one.
         """
@@ -86,7 +86,7 @@ class Nodes:
                     answers[nsqd] = answer
         return answers
 
-    def _find(self, known: Iterable[Nsqd]) -> None:
+    def _find(self, known: Iterable[KnownNsqd]) -> None:
         now = time.monotonic()
         for nsqd in known:
             self._known.setdefault(nsqd.name, (nsqd, now))
@@ -121,7 +121,7 @@ class Nodes:
 
 
 class Pace:
-    """When a stream looks for messages, after pauses that grow while nothing is new, and when it makes a batch."""
+    """Decides when a stream looks for messages, after pauses that grow while nothing is new, and makes a batch."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -49,19 +49,20 @@ class SourceOption(NamedTuple):
 
 
 def option(name: str, kind: ValueKind, used_by: tuple[str, ...], help: str, default: str = "") -> Any:
-    """A field of a dataclass of settings that an option sets."""
+    """Declares a field of a dataclass of settings that an option sets."""
     row = SourceOption(name, kind, used_by, help, default)
     value = kind.read(default) if default else kind.none
     return dataclasses.field(default=value, metadata={"option": row}, repr=not _is_secret(name))
 
 
 def table_of(settings: type[Any]) -> tuple[SourceOption, ...]:
-    """The options that set the fields of a dataclass."""
+    """Returns the options that set the fields of a dataclass."""
     return tuple(field.metadata["option"]._replace(field=field.name) for field in dataclasses.fields(settings))
 
 
 def read_values(options: Mapping[str, str], uses: Collection[str], table: Collection[SourceOption]) -> dict[str, Any]:
-    """Values of the options that are given, by field; they must be of the table, and for one of the uses at least."""
+    """Returns the values of the options that are given, by field. Raises OptionError if one is not in the table, is for
+    none of the uses, or cannot be read."""
     by_key = {row.name.lower(): row for row in table}
     values: dict[str, Any] = {}
     for key, text in options.items():
@@ -81,7 +82,7 @@ def read_values(options: Mapping[str, str], uses: Collection[str], table: Collec
 
 
 def missing(name: str, options: Mapping[str, str], what: str = "") -> OptionError:
-    """An option is required, of which `options` has none; `name` is quoted, and `what` describes its value."""
+    """Returns the error for an option that `options` lacks; `name` is quoted, and `what` describes its value."""
     hint = ". Of a table, Spark passes OPTIONS to no INSERT, and to no SELECT if CREATE TABLE names the columns"
     return OptionError(f"option {name} is required{what and ': '}{what}{'' if options else hint}")
 

@@ -1,4 +1,4 @@
-"""What the value of an option may look like: each kind has a name for people and a function that reads it.
+"""The kinds of values that options have, each with a name for people and a function that reads it.
 
 A reading function raises ValueError with what was expected.
 """

@@ -150,7 +150,8 @@ _log = logging.getLogger(__name__)
 
 
 def parse(options: Mapping[str, str], use: str) -> Settings:
-    """The settings for "read", "readStream", "write" or "writeStream"; OptionError for what cannot be obeyed."""
+    """Returns the settings for "read", "readStream", "write" or "writeStream". Raises OptionError for what cannot be
+    obeyed."""
     values = _read(options, (use,))
     if use in READERS:
         _check_mode(values, options, use)
@@ -158,7 +159,7 @@ def parse(options: Mapping[str, str], use: str) -> Settings:
 
 
 def check_load(options: Mapping[str, str]) -> None:
-    """OptionError for what can be obeyed by neither read nor readStream: `load()` does not know which it will be."""
+    """Raises OptionError for what neither read nor readStream can obey: `load()` does not know which it will be."""
     _read(options, READERS)
 
 
@@ -179,7 +180,7 @@ def _read(options: Mapping[str, str], uses: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _check_mode(values: dict[str, Any], options: Mapping[str, str], use: str) -> None:
-    """Also settles the mode, but that of a stream that may read ranges."""
+    """Settles the mode, except of a stream that may read ranges. Raises OptionError if it contradicts other options."""
     ranges = [_NAMES[field] for field in _OF_RANGES if field in values]
     mode, is_peek = values.setdefault("mode", "auto"), values.get("peek", False)
     if use == READ and mode == "deliveries" and not is_peek:
@@ -218,7 +219,7 @@ def _check_addresses(values: Mapping[str, Any], options: Mapping[str, str]) -> N
 
 
 def _check_tls(values: dict[str, Any]) -> None:
-    """Also switches TLS on where an option implies it."""
+    """Switches TLS on where an option implies it. Raises OptionError if its options contradict each other."""
     is_certain = values.get("nsqd_http_tls") and values.get("tls_verify", True)
     if "nsqd_http_token" in values and "lookupd_http_addresses" in values and not is_certain:
         raise OptionError(

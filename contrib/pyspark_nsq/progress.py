@@ -1,4 +1,4 @@
-"""What Spark reports of the batches of a streaming query: as values, and as metrics for Prometheus. Needs no Spark."""
+"""Progress that Spark reports of a streaming query: as values, and as metrics for Prometheus. Needs no Spark."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ class Progress:
 
 
 def read_progress(text: str) -> Progress:
-    """The progress of a query, from Spark's JSON."""
+    """Returns the progress of a query, from Spark's JSON."""
     document: dict[str, Any] = json.loads(text)
     operators = document.get("stateOperators") or []
     offsets = [source.get("latestOffset") for source in document.get("sources") or []]
@@ -63,7 +63,7 @@ def read_progress(text: str) -> Progress:
     )
 
 
-class Metrics:
+class QueryMetrics:
     """The metrics of pipelines, or of queries; each is named `gnsq_pipeline_*` and has the label `pipeline`.
 
     The counters of `pipelines` begin with 0; those of others, with their first batch.
@@ -97,7 +97,7 @@ class Metrics:
         self._when = make(Gauge, "last_progress_timestamp_seconds", "When Spark last reported progress")
 
     def add(self, pipeline: str, progress: Progress) -> None:
-        """Take one batch into account."""
+        """Takes one batch into account."""
         self._rows.labels(pipeline).inc(progress.rows)
         self._late.labels(pipeline).inc(progress.late_rows)
         if progress.rows:
@@ -115,19 +115,19 @@ class Metrics:
         self.alive(pipeline, progress.when)
 
     def alive(self, pipeline: str, when: str) -> None:
-        """Spark reported progress at that time, in ISO 8601, or that there is nothing to do."""
+        """Notes when Spark last reported progress, in ISO 8601, or that there is nothing to do."""
         self._when.labels(pipeline).set(datetime.fromisoformat(when).timestamp())
 
     def remove(self, pipeline: str) -> None:
-        """Remove the series of a pipeline that has ended."""
+        """Removes the series of a pipeline that has ended."""
         for family in self._families:
             for place in self._places[family].pop(pipeline, set()) if family in self._places else [()]:
                 family.remove(pipeline, *place)
 
     @contextmanager
     def serve(self, address: tuple[str, int], named: str) -> Iterator[int]:
-        """Answer scrapes at `address`, which is the value of `named`, until the block ends; gives the port.
-        NsqSourceError if it is taken."""
+        """Answers scrapes at `address`, which is the value of `named`, until the block ends; gives the port.
+        Raises NsqSourceError if it is taken."""
         from prometheus_client import start_http_server
 
         host, port = address

@@ -9,8 +9,8 @@ import random
 import time
 from collections.abc import Callable
 
-from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Nsqd, find_nsqds
+from pyspark_nsq.client import SourceClient
+from pyspark_nsq.discovery import KnownNsqd, find_nsqds
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NotAgreed, NsqSourceError, Refused, WriteError
 from pyspark_nsq.message_batches import MessageBatch
 from pyspark_nsq.options import Settings
@@ -20,27 +20,27 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between rounds
 _FINAL = frozenset({"E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY", "E_INVALID"})
 
 
-class Publisher:
+class TaskPublisher:
     """Owns the connection of a task. `start` is the number of the nsqd to begin with, modulo their number."""
 
     def __init__(self, settings: Settings, start: int = 0) -> None:
         self._settings = settings
         self._start = start
-        self._nsqds: list[Nsqd] = []  # the next one to try is the first
-        self._client: Client | None = None
+        self._nsqds: list[KnownNsqd] = []  # the next one to try is the first
+        self._client: SourceClient | None = None
 
     def publish(self, batch: MessageBatch) -> None:
-        """Return when an nsqd has taken all of them. WriteError when none does, Refused when none ever will."""
+        """Returns when an nsqd has taken all of them. Raises WriteError if none does, Refused if none ever will."""
         self._until_done(
             lambda client: client.publish_joined(batch.topic, batch.data, batch.messages, batch.defer_ms),
             f"no nsqd takes {batch.messages} messages for topic {batch.topic}",
         )
 
     def connect(self) -> None:
-        """Return when an nsqd could be reached. WriteError when none can."""
+        """Returns when an nsqd could be reached. Raises WriteError if none can."""
         self._until_done(lambda client: None, "no nsqd can be reached")
 
-    def _until_done(self, action: Callable[[Client], None], failure: str) -> None:
+    def _until_done(self, action: Callable[[SourceClient], None], failure: str) -> None:
         if self._client is not None:
             try:
                 action(self._client)
@@ -56,8 +56,8 @@ class Publisher:
             time.sleep(pause * random.uniform(0.5, 1.0))  # not all tasks at once
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _offer(self, action: Callable[[Client], None]) -> list[NsqSourceError]:
-        """Each nsqd once, until the action succeeds with one: then no errors."""
+    def _offer(self, action: Callable[[SourceClient], None]) -> list[NsqSourceError]:
+        """Tries each nsqd once, until the action succeeds with one; returns no errors then."""
         try:
             self._find()
         except DiscoveryError as error:
@@ -65,7 +65,7 @@ class Publisher:
         errors: list[NsqSourceError] = []
         for nsqd in list(self._nsqds):
             try:
-                self._client = Client.connect(nsqd.tcp, self._settings)
+                self._client = SourceClient.connect(nsqd.tcp, self._settings)
                 action(self._client)
                 return []
             except (ConnectionLost, NotAgreed, Refused) as error:
@@ -75,7 +75,7 @@ class Publisher:
         return errors
 
     def _find(self) -> None:
-        """Ask again, since there may be others by now; the one that served last stays the first."""
+        """Asks again, since there may be others by now; the one that served last stays the first."""
         found = find_nsqds(self._settings)
         if not found:
             raise DiscoveryError("there is no nsqd to write to")
@@ -95,5 +95,5 @@ class Publisher:
 
 
 def _is_lasting(error: NsqSourceError) -> bool:
-    """Whether trying again will not help, though another nsqd may have answered differently."""
+    """Returns True if trying again will not help, though another nsqd may have answered differently."""
     return isinstance(error, NotAgreed) or (isinstance(error, Refused) and error.code == "E_UNAUTHORIZED")

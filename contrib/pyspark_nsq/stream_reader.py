@@ -40,10 +40,10 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._chosen: DeliveryStream | RangeStream | None = None
         self._initial: dict[str, Any] | None = None
         self._is_draining = False  # by the trigger availableNow
-        self._end: dict[str, Any] | None = None  # of the last batch whose tasks were planned
+        self._end: dict[str, Any] | None = None  # of the batch planned last
 
     def _settings(self) -> Settings:
-        """Returns the settings; OptionError if they are wrong, or limit a batch and this Spark cannot."""
+        """Returns the settings. Raises OptionError if they are wrong, or limit a batch and this Spark cannot."""
         if isinstance(self._given, OptionError):
             raise self._given
         for name, field in _LIMITS.items():
@@ -56,7 +56,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _stream(self, offset: dict[str, Any] | None = None) -> DeliveryStream | RangeStream:
         """Returns what plans the batches. If `mode` is auto, the offset of a checkpoint decides which it is, or for a
-        new stream what the nsqds offer. OptionError if the offset is of another channel."""
+        new stream what the nsqds offer. Raises OptionError if the offset is of another channel."""
         settings = self._settings()
         if offset is not None and (channel := offset.get("channel", settings.channel)) != settings.channel:
             raise OptionError(
@@ -87,7 +87,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Returns the end of the next batch; `start` itself if there is nothing new."""
         start = start or self._end or self.initialOffset()
-        return self._stream(start).next(start, getattr(limit, "max_rows", None))
+        # Spark 4.1 asks without a start, and not for the tasks of a batch whose plan needs no rows, as with `limit(0)`.
+        self._end = self._stream(start).next(start, getattr(limit, "max_rows", None))
+        return self._end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Returns what the progress of the query shows of the batch planned last."""

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark_nsq.errors import InvalidRow, Refused, WriteError, plain_errors
 from pyspark_nsq.message_batches import Columns, message_batches
 from pyspark_nsq.options import Settings
-from pyspark_nsq.publishing import Publisher
+from pyspark_nsq.publishing import TaskPublisher
 
 # The columns that matter, their types by Spark's names, and those for people.
 _TYPES = {
@@ -29,7 +29,8 @@ _TYPES = {
 
 
 def find_columns(schema: StructType, settings: Settings) -> Columns:
-    """WriteError if a frame of this schema cannot be published. Case does not matter in names, as in Spark."""
+    """Returns where the columns are. Raises WriteError if a frame of this schema cannot be published. Case does not
+    matter in names, as in Spark."""
     found: dict[str, int] = {}
     for index, field in enumerate(schema.fields):
         name = field.name.lower()
@@ -58,23 +59,23 @@ class Rejected(WriterCommitMessage):
 
 
 class _Writer:
-    """What both writers do; pickled to the executors."""
+    """The common part of both writers; pickled to the executors."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings = settings
         self._columns = find_columns(schema, settings)
 
     def check_nsqds(self) -> None:
-        """On the driver: WriteError unless an nsqd can be reached, after `retryTimeoutMs` at most."""
-        publisher = Publisher(self._settings)
+        """Raises WriteError on the driver unless an nsqd can be reached, after `retryTimeoutMs` at most."""
+        publisher = TaskPublisher(self._settings)
         publisher.connect()
         publisher.close()
 
     @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish the rows of a task; on return nsqds have them all, unless it is Rejected. WriteError."""
+        """Publishes the rows of a task; on return nsqds have them all, unless it is Rejected. May raise WriteError."""
         context = TaskContext.get()
-        publisher = Publisher(self._settings, context.partitionId() if context else 0)
+        publisher = TaskPublisher(self._settings, context.partitionId() if context else 0)
         try:
             for rows in iterator:
                 for batch in message_batches(rows, self._columns, self._settings):
@@ -89,15 +90,15 @@ class _Writer:
 
     @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:  # noqa: N803
-        """On the driver: WriteError if a task met what NSQ does not take."""
+        """Raises WriteError on the driver if a task met what NSQ does not take."""
         errors = sorted({message.error for message in messages if isinstance(message, Rejected)})
         if errors:
             raise WriteError("; ".join(errors))
 
 
 class NsqWriter(_Writer, DataSourceArrowWriter):
-    """Of a batch."""
+    """Writes a batch."""
 
 
 class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Of a stream."""
+    """Writes the batches of a stream."""

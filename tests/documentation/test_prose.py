@@ -47,6 +47,8 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path != Path(__file__)
 ]
+# Where docstrings are judged.
+SENTENCES = [ROOT / part for part in ("gnsqd", "contrib/gnsq_pipeline", "contrib/pyspark_nsq", "tests/spark")]
 WRITTEN = [page for page in PAGES if page != DOCS / "NSQD-COMPAT.md"]
 
 each_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.stem))
@@ -129,7 +131,8 @@ def findings_in_docstrings(source: str) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
             decorators = "" if isinstance(node, ast.Module) else " ".join(map(ast.unparse, node.decorator_list))
-            must_begin = isinstance(node, ast.FunctionDef) and "property" not in decorators
+            is_help = decorators.startswith(("command(", "click."))  # which click shows as it is
+            must_begin = isinstance(node, ast.FunctionDef) and "property" not in decorators and not is_help
             if NO_SENTENCE.match(text) or (must_begin and not VERB.match(text)):
                 found.append(f"{getattr(node, 'lineno', 1)}: {text[:50]!r}, begin with a verb, or for a value a noun")
     return found
@@ -157,7 +160,7 @@ def test_comments_and_texts_of_sources_use_plain_words(source: Path) -> None:
     patterns = IN_TESTS if source.is_relative_to(ROOT / "tests") else PATTERNS
     text = source.read_text("utf-8")
     found = [*findings_in_source(text, patterns), *findings_in_names(text, patterns)]
-    found += findings_in_docstrings(text) if source.is_relative_to(ROOT / "gnsqd") else []
+    found += findings_in_docstrings(text) if any(map(source.is_relative_to, SENTENCES)) else []
     assert found == []
 
 

@@ -19,7 +19,7 @@ from prometheus_client import generate_latest
 
 from kit.daemons import Daemon
 from kit.nsq_client import Client
-from pyspark_nsq.progress import Metrics, Progress
+from pyspark_nsq.progress import Progress, QueryMetrics
 
 pytestmark = [pytest.mark.peer, pytest.mark.one_lane]
 
@@ -94,7 +94,7 @@ def test_page_has_nothing_to_complain_about(gnsqd_factory: Callable[..., Daemon]
 
 
 def test_page_of_pipelines_has_nothing_to_complain_about(promtool: Promtool) -> None:
-    metrics, key = Metrics(), ("t", "n:4150")
+    metrics, key = QueryMetrics(), ("t", "n:4150")
     metrics.add("archive", Progress(1, "2026-11-21T20:41:28Z", 1, 1.0, {key: 1}, 0, 0, {key: 1}))
     page = generate_latest(metrics.registry)
     assert page.count(b"# TYPE gnsq_pipeline_") > 10

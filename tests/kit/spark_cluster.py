@@ -18,14 +18,14 @@ STARTED = 120.0  # seconds that a JVM may take to serve, on a machine that does 
 
 
 def spark_home() -> Path:
-    """Where pyspark has its jars and scripts."""
+    """Returns where pyspark has its jars and scripts."""
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin).parent
 
 
-class Process:
+class ClusterProcess:
     """A process in a group of its own, with its log; `kill` ends the whole group.
 
     Nobody waits for it before that: as long as it is a zombie, no other group gets its number.
@@ -48,14 +48,14 @@ class Process:
         return self.log.read_text("utf-8", "replace")
 
     def code(self) -> int | None:
-        """What it ended with, a signal too; None while it runs."""
+        """Returns what it ended with, also a signal; None while it runs."""
         if self._process.returncode is not None:
             return self._process.returncode
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return None if ended is None else ended.si_status
 
     def find(self, pattern: str, timeout: float = STARTED) -> re.Match[str]:
-        """The first match of `pattern` in the log, waited for; AssertionError when the process ends before it."""
+        """Waits for the first match of `pattern` in the log. Raises AssertionError if the process ends before it."""
         expected = re.compile(pattern, re.MULTILINE)
 
         def found() -> re.Match[str] | None:
@@ -67,7 +67,7 @@ class Process:
         return eventually(found, f"{pattern} in {self.log}", timeout)
 
     def wait(self, timeout: float) -> int:
-        """The exit code; AssertionError with the log when the process does not end in time."""
+        """Returns the exit code. Raises AssertionError with the log if the process does not end in time."""
         try:
             eventually(lambda: self.code() is not None, "the end", timeout)
         except AssertionError as error:
@@ -77,12 +77,12 @@ class Process:
         return code
 
     def kill(self) -> None:
-        """SIGKILL to all of the group, ended or not."""
+        """Sends SIGKILL to all of the group, ended or not."""
         if self._process.returncode is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(DEADLINE)
 
-    def __enter__(self) -> "Process":
+    def __enter__(self) -> "ClusterProcess":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -91,7 +91,7 @@ class Process:
 
 @contextmanager
 def cluster(directory: Path, environment: Mapping[str, str], workers: int = 2) -> Iterator[str]:
-    """The URL of one master, and `workers` workers with a core each; they and their executors end with the block.
+    """Lends the URL of a master with `workers` workers of a core each; they and their executors end with the block.
 
     `environment` is that of the workers, and so of the executors' Python.
     """
@@ -101,9 +101,9 @@ def cluster(directory: Path, environment: Mapping[str, str], workers: int = 2) -
     listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     with ExitStack() as stack:
 
-        def start(role: str, log: str, *flags: str | Path) -> Process:
+        def start(role: str, log: str, *flags: str | Path) -> ClusterProcess:
             command = [*launch, f"org.apache.spark.deploy.{role}", *listen, *flags]
-            return stack.enter_context(Process(command, own, directory / f"{log}.log"))
+            return stack.enter_context(ClusterProcess(command, own, directory / f"{log}.log"))
 
         url = start("master.Master", "master").find(r"Starting Spark master at (spark://\S+)$")[1]
         flags = ["--cores", "1", "--memory", "1g", "--work-dir"]

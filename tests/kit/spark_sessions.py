@@ -22,12 +22,12 @@ VERSION = version("pyspark")
 
 
 class NoJava(Exception):
-    """There is no Java that Spark could run on; str() says what was found instead."""
+    """There is no Java that Spark could run on; str() is what was found instead."""
 
 
 @functools.cache
 def java_home() -> Path:
-    """The home of the Java that $JAVA_HOME names, else of the `java` on PATH; NoJava when Spark cannot use it."""
+    """Returns the home of the Java of $JAVA_HOME, else of `java` on PATH. Raises NoJava if Spark cannot use it."""
     if home := os.environ.get("JAVA_HOME"):
         java = Path(home) / "bin" / "java"
     elif found := shutil.which("java"):
@@ -69,7 +69,7 @@ CONF = {
 
 
 def spark_environment(python: str | Path = sys.executable) -> dict[str, str]:
-    """The environment of a process that starts Spark, whose Python workers are `python`; NoJava when it cannot."""
+    """Returns the environment of a process that starts Spark, with workers of `python`. Raises NoJava if it cannot."""
     return {
         **os.environ,
         "JAVA_HOME": str(java_home()),
@@ -82,7 +82,7 @@ def spark_environment(python: str | Path = sys.executable) -> dict[str, str]:
 
 
 def start_session(directory: Path, master: str = "local[2]", conf: Mapping[str, str] = CONF) -> "SparkSession":
-    """A session of this process that keeps its files below `directory`."""
+    """Starts a session in this process that keeps its files below `directory`."""
     from pyspark.sql import SparkSession
 
     os.environ.update(spark_environment())

@@ -4,18 +4,18 @@ from kit.daemons import Daemon
 
 
 def daemon_options(*daemons: Daemon) -> dict[str, str]:
-    """The options of a reader that name these daemons, whatever their HTTP ports are."""
+    """Returns the options of a reader that name these daemons, whatever their HTTP ports are."""
     http = ",".join("{}:{}".format(*daemon.http_address) for daemon in daemons)
     return {**sink_options(*daemons), "nsq.nsqd.http.addresses": http}
 
 
 def sink_options(*daemons: Daemon) -> dict[str, str]:
-    """The options of a writer that name these daemons."""
+    """Returns the options of a writer that name these daemons."""
     return {"nsq.nsqd.tcp.addresses": ",".join(name(daemon) for daemon in daemons)}
 
 
 def name(daemon: Daemon) -> str:
-    """What the column `nsqd` has for a daemon that was named by its address."""
+    """Returns what the column `nsqd` has for a daemon that was named by its address."""
     return "{}:{}".format(*daemon.tcp_address)
 
 

@@ -1,4 +1,4 @@
-"""What test_cluster.py runs on a cluster, with neither pandas nor NumPy: all there is of a topic on some nsqds goes to
+"""The job of test_cluster.py on a cluster, with neither pandas nor NumPy: all there is of a topic on some nsqds goes to
 topics of another one, by a look and by a stream.
 
     spark-submit cluster_job.py JSON        {"source": options, "sink": options, "path": data directory}
@@ -40,7 +40,7 @@ def say(line: str) -> None:
 
 
 def wait_for_executors(spark: SparkSession, minimum: int) -> None:
-    """Until that many executors have run something: each has one daemon that all its Python workers come from."""
+    """Waits until that many executors have run something: each has one daemon that its Python workers come from."""
     while True:
         pids = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid()).distinct().collect()
         if len(pids) >= minimum:

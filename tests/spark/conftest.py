@@ -30,7 +30,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """The first test of a module may start a JVM, which takes long on a busy machine."""
+    # The first test of a module may start a JVM, which takes long on a busy machine.
     if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
         item.add_marker(pytest.mark.timeout(300))
 
@@ -53,7 +53,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """A local session of two cores, one for all tests; they are marked `spark`."""
+    """Lends a local session of two cores, one for all tests; they are marked `spark`."""
     from kit.spark_sessions import CONF, start_session
     from kit.table_formats import conf
 

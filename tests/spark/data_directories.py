@@ -17,7 +17,7 @@ Rows = list[dict[str, Any]]
 
 
 def read(*paths: Path | str, corruption: str = "fail", max_msg_size: int = MAX_MSG_SIZE, **options: Any) -> Rows:
-    """All rows of all tasks."""
+    """Returns all rows of all tasks."""
     rows: Rows = []
     for task in plan([os.fspath(path) for path in paths], **options):
         for batch in read_task(task, corruption, max_msg_size):
@@ -36,7 +36,7 @@ def payload(number: int, body: bytes = b"", attempts: int = 1) -> bytes:
 
 
 def write_file(directory: Path, number: int, *payloads: bytes, queue: str = QUEUE, torn: bytes = b"") -> int:
-    """The size of the file."""
+    """Returns the size of the file."""
     data = frame_records(payloads) + torn
     (directory / data_file_name(queue, number)).write_bytes(data)
     return len(data)

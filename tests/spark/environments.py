@@ -22,12 +22,12 @@ def _parent(package: str) -> Path:
 
 
 def clean_path() -> dict[str, str]:
-    """The environment without what lets children import a source tree."""
+    """Returns the environment without what lets children import a source tree."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def bare_environment(directory: Path) -> Path:
-    """A virtual environment with Spark, linked from here, and without gnsqd; its Python."""
+    """Makes a virtual environment with Spark, linked from here, and without gnsqd; returns its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     python = directory / "bin" / "python"
     shown = subprocess.run(
@@ -43,11 +43,8 @@ def bare_environment(directory: Path) -> Path:
     return python
 
 
-def install_editable(python: Path, directory: Path, *config: str) -> None:
-    """`pip install --editable` of a copy of the source tree, made at `directory`, for `python`.
-
-    The copy has no extension modules: which of the two finds the packages is not theirs to say, and they take long.
-    """
+def install_editable(python: Path, directory: Path) -> None:
+    """Runs a strict `pip install --editable` of a copy of the source tree, at `directory` without extension modules."""
     directory.mkdir()
     for name in ("README.md", "LICENSE", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, directory)
@@ -55,7 +52,7 @@ def install_editable(python: Path, directory: Path, *config: str) -> None:
         top = "contrib" if (ROOT / "contrib" / package).exists() else "."
         no_cache = shutil.ignore_patterns("__pycache__", "*.so", "*.c")
         shutil.copytree(ROOT / top / package, directory / top / package, ignore=no_cache)
-    options = ["--no-deps", "--no-build-isolation", "--quiet", *(f"--config-settings={setting}" for setting in config)]
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "--config-settings=editable_mode=strict"]
     result = subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", *options, "--editable", directory],
         capture_output=True,
@@ -67,8 +64,8 @@ def install_editable(python: Path, directory: Path, *config: str) -> None:
 
 
 def zip_recipe(directory: Path) -> dict[str, str]:
-    """Run the commands of spark.md that make a zip of what jobs import, `gnsqd.zip` in `directory`; the variables that
-    they set for the job."""
+    """Runs the commands of spark.md that make a zip of what jobs import, `gnsqd.zip` in `directory`; returns the
+    variables that they set for the job."""
     text = (ROOT / "contrib" / "docs" / "spark.md").read_text("utf-8")
     block = re.search(r"^    cd .*\n(?:    .*\n)+", text, re.MULTILINE)
     assert block is not None

@@ -14,7 +14,7 @@ HOUR_NS = 3_600_000_000_000
 COUNTRIES = ("at", "de", "fr", None)
 
 
-class Event(NamedTuple):
+class EventRow(NamedTuple):
     """A message as the source hands it on, with its body as the value that was made JSON of."""
 
     body: dict[str, Any]
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 
 def json_body(number: int, rng: random.Random) -> dict[str, Any]:
-    """An order: whole cents, so that sums of them can be compared."""
+    """Returns an order: whole cents, so that sums of them can be compared."""
     return {
         "n": number,
         "kind": rng.choice(("buy", "sell", "look")),
@@ -40,14 +40,16 @@ def json_body(number: int, rng: random.Random) -> dict[str, Any]:
 
 
 def bodies(count: int, seed: int) -> Iterator[bytes]:
-    """`count` bodies, the same for the same seed."""
+    """Yields `count` bodies, the same for the same seed."""
     rng = random.Random(seed)
     for number in range(count):
         yield json.dumps(json_body(number, rng)).encode()
 
 
-def generate(count: int, topics: Sequence[str] = ("orders", "clicks"), hours: float = 3, seed: int = 1) -> list[Event]:
-    """`count` events, spread over `hours` from noon on, in no order."""
+def generate(
+    count: int, topics: Sequence[str] = ("orders", "clicks"), hours: float = 3, seed: int = 1
+) -> list[EventRow]:
+    """Returns `count` events, spread over `hours` from noon on, in no order."""
     rng = random.Random(seed)
     events = []
     for number in range(count):
@@ -55,12 +57,14 @@ def generate(count: int, topics: Sequence[str] = ("orders", "clicks"), hours: fl
         when = NOON_NS + rng.randrange(int(hours * HOUR_NS))
         attempts = 1 if rng.random() < 0.9 else rng.randrange(2, 5)
         value = json.dumps(body).encode()
-        events.append(Event(body, value, rng.choice(topics), f"{number:016x}", when, attempts))
+        events.append(EventRow(body, value, rng.choice(topics), f"{number:016x}", when, attempts))
     return events
 
 
-def as_frame(spark: "SparkSession", events: Sequence[Event], archived_ns: Sequence[int] | None = None) -> "DataFrame":
-    """The events as rows of `format("nsq")`; with `archived_ns` also as if archived then."""
+def as_frame(
+    spark: "SparkSession", events: Sequence[EventRow], archived_ns: Sequence[int] | None = None
+) -> "DataFrame":
+    """Returns the events as rows of `format("nsq")`; with `archived_ns` also as if archived then."""
     import pyarrow as pa
 
     columns: dict[str, Any] = {
@@ -79,8 +83,8 @@ def as_frame(spark: "SparkSession", events: Sequence[Event], archived_ns: Sequen
     return spark.createDataFrame(pa.table(columns))
 
 
-def archive(spark: "SparkSession", directory: Path, events: Sequence[Event], batches: int = 1) -> None:
-    """Archive the events to `directory`, by as many batches of a streaming query; more of them the next time."""
+def archive(spark: "SparkSession", directory: Path, events: Sequence[EventRow], batches: int = 1) -> None:
+    """Archives the events to `directory`, by as many batches of a streaming query; more of them the next time."""
     from gnsq_pipeline.archive import CHECKPOINT, PARTITION_COLUMNS, start, to_archive
 
     source = directory.with_name(f"{directory.name} source")

@@ -13,7 +13,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "rolled" / "data"
 
 
 def make() -> None:
-    """Run a batch and a stream like those of the tests in a JVM that archives its classes when it ends."""
+    """Runs a batch and a stream like those of the tests in a JVM that archives its classes when it ends."""
     made = CLASSES.with_suffix(".part")
     archiving = f"{QUICK_JAVA} -XX:ArchiveClassesAtExit={made} -Xlog:disable"
     with tempfile.TemporaryDirectory() as name:

@@ -1,7 +1,6 @@
 """Streaming queries of tests, which are run again and again."""
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +23,8 @@ class Streams:
         self.batches: dict[int, list[tuple[bytes, str]]] = {}
         self.tries: Counter[int] = Counter()
         self.fails = False
-        self.act: Callable[[DataFrame], object] = lambda frame: None  # with each batch before it is taken
 
     def _take(self, frame: "DataFrame", batch: int) -> None:
-        self.act(frame)
         rows = [(bytes(row.value), row.message_id) for row in frame.select("value", "message_id").collect()]
         self.tries[batch] += 1
         if rows and batch in self.batches:
@@ -48,7 +45,7 @@ class Streams:
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def drain(self, options: dict[str, str]) -> "StreamingQuery":
-        """What there is now, and no more. Without admission control, a run that repeats a batch plans no other one."""
+        """Reads what there is now. Without admission control, a run that repeats a batch plans no other one."""
         for _ in range(1 if ADMISSION_CONTROL else 2):
             query = self.start(options, availableNow=True)
             query.awaitTermination()

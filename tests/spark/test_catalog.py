@@ -21,7 +21,7 @@ ROLLED = Path(__file__).parents[1] / "golden" / "rolled" / "data"  # 27 messages
 
 @pytest.fixture
 def tables(spark: "SparkSession") -> Iterator["SparkSession"]:
-    """The session, whose tables and views are dropped afterwards."""
+    """Lends the session; drops its tables and views afterwards."""
     yield spark
     for table in spark.catalog.listTables():
         kind = "VIEW" if table.isTemporary else "TABLE"
@@ -53,16 +53,20 @@ def test_a_query_of_a_table_leaves_the_messages_in_the_queue(tables: "SparkSessi
 
 
 def test_a_table_reads_ranges_unless_it_only_looks(tables: "SparkSession", gnsqd_factory: DaemonFactory) -> None:
-    """Each query has what there is then; test_ranges.py has a table with an option of ranges."""
+    """Finds in each query what there is then."""
     nsqd = gnsqd_factory("--durability=process")
     create(nsqd, "orders", "spark")
     publish(nsqd, "orders", *bodies(100))
-    cases: list[tuple[dict[str, str], int | None]] = [({}, None), ({"peek": "false"}, 1), ({"mode": "ranges"}, 1)]
-    for number, (more, first) in enumerate(cases):
+    cases: list[tuple[dict[str, str], int | None]]
+    cases = [({}, None), ({"peek": "false"}, 1), ({"startingOffsets": "earliest"}, 1)]
+    for number, (more, _) in enumerate(cases):
         tables.sql(f"CREATE TABLE of_{number} USING nsq {clause(options(nsqd, **more))}")
-        rows = tables.sql(f"SELECT count(*) AS number, min(offset) AS first FROM of_{number}").collect()
-        assert [tuple(row) for row in rows] == [(100, first)]
-        wait_for(nsqd, "orders", "spark", depth=100, in_flight_count=0)
+    for count in (100, 110):
+        for number, (_, lowest) in enumerate(cases):
+            rows = tables.sql(f"SELECT count(*), min(offset) FROM of_{number}").collect()
+            assert [tuple(row) for row in rows] == [(count, lowest)]
+            wait_for(nsqd, "orders", "spark", depth=count, in_flight_count=0)
+        publish(nsqd, "orders", *bodies(10))
 
 
 def test_a_stream_reads_a_table(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
@@ -94,17 +98,15 @@ def test_a_table_of_a_data_directory_has_its_messages(tables: "SparkSession", wh
     assert tables.read.option("topic", "another").table("left_behind").count() == 0
 
 
-def test_an_insert_is_refused_in_one_line(tables: "SparkSession", gnsqd: Daemon) -> None:
+def test_what_a_table_cannot_do_is_refused_in_one_line(tables: "SparkSession", gnsqd: Daemon) -> None:
     tables.sql(f"CREATE TABLE copies (value STRING) USING nsq {clause(options(gnsqd, topic='copies'))}")
-    for statement in ("INSERT INTO copies VALUES ('x')", "SELECT * FROM copies"):
+    reported = "Of a table, Spark passes OPTIONS to no INSERT"
+    for statement, text in (
+        ("INSERT INTO copies VALUES ('x')", reported),
+        ("SELECT * FROM copies", reported),
+        (f"CREATE TABLE queued USING nsq {clause(options(gnsqd, chanel='c'))}", "unknown option 'chanel': did you"),
+    ):
         with pytest.raises(Exception) as error:
             tables.sql(statement).collect()
-        assert "Of a table, Spark passes OPTIONS to no INSERT" in str(error.value).splitlines()[0]
-
-
-def test_a_table_with_a_wrong_option_is_not_created(tables: "SparkSession", gnsqd: Daemon) -> None:
-    """Which ones are wrong is judged in unit/test_options.py."""
-    with pytest.raises(Exception) as error:
-        tables.sql(f"CREATE TABLE queued USING nsq {clause(options(gnsqd, chanel='c'))}")
-    assert "unknown option 'chanel': did you mean 'channel'?" in str(error.value).splitlines()[0]
+        assert text in str(error.value).splitlines()[0]
     assert not tables.catalog.tableExists("queued")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.spark_cluster import Process, cluster, spark_home
+from kit.spark_cluster import ClusterProcess, cluster, spark_home
 from kit.spark_sessions import CONF, spark_environment
 from kit.spark_topics import bodies, daemon_options, sink_options
 from kit.traffic import DaemonFactory, publish, take
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_a_cluster_reads_three_gnsqd_and_writes_to_one(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    """Its Python has Spark, and nothing that helps to find gnsqd: what a job needs comes with it, as spark.md says."""
+    # Its Python has Spark, and nothing that helps to find gnsqd: what a job needs comes with it, as spark.md says.
     python = bare_environment(tmp_path / "venv")
     environment = spark_environment(python)
     environment.pop("PYTHONPATH", None)
@@ -39,7 +39,9 @@ def test_a_cluster_reads_three_gnsqd_and_writes_to_one(gnsqd_factory: DaemonFact
         submit: list[str | Path]
         submit = [spark_home() / "bin" / "spark-submit", "--master", url, "--py-files", tmp_path / "gnsqd.zip"]
         submit += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-        with Process([*submit, HERE / "cluster_job.py", json.dumps(arguments)], driver, tmp_path / "driver.log") as job:
+        with ClusterProcess(
+            [*submit, HERE / "cluster_job.py", json.dumps(arguments)], driver, tmp_path / "driver.log"
+        ) as job:
             assert job.wait(300) == 0, job.text()[-20_000:]
             assert int(job.find(r"^executors (\d+)$")[1]) == 2
             assert int(job.find(r"^rows (\d+)$")[1]) == 27

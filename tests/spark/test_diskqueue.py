@@ -31,7 +31,6 @@ def values(frame: "DataFrame") -> list[bytes]:
 
 
 def test_what_a_daemon_left_is_read(spark: "SparkSession", nsqd_factory: DaemonFactory) -> None:
-    """In many files, of a topic that has a channel and of one that has none."""
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=20000")
     create(nsqd, "orders", "billing")
     publish(nsqd, "orders", *bodies(3000))

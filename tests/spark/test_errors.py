@@ -55,26 +55,21 @@ def read_column(spark: "SparkSession", options: Options, directory: Path) -> Non
     spark.read.format("nsq_diskqueue").schema("body BINARY").options(**options).load().collect()
 
 
-NOBODY = {"nsq.nsqd.tcp.addresses": "{nobody}", "nsq.nsqd.http.addresses": "{nobody}"}
 HTTP = {"nsq.nsqd.tcp.addresses": "{http}"}
-NO_WRITER = {"nsq.nsqd.tcp.addresses": "{nobody}"}
+NOBODY = {"nsq.nsqd.tcp.addresses": "{nobody}"}
 READS, WRITES = (read, read_stream), (write, write_stream)
 
-# Options besides the right ones, of which an empty one is left out, and what is in the first line.
+# For each way from where an error is raised to the user: options besides the right ones, of which an empty one is left
+# out, and what is in the first line.
 MISTAKES: list[tuple[tuple[Use, ...], Options, str]] = [
     (READS, {"chanel": "c"}, "OptionError: unknown option 'chanel': did you mean"),
-    (READS, {"spoolLocation": "/s"}, "OptionError: unknown option 'spoollocation', which earlier versions had: deliv"),
     (READS, {"channel": ""}, "OptionError: option 'channel' is required"),
-    ((read,), {"peek": "", "mode": "deliveries"}, "OptionError: option 'mode' = 'deliveries' is for streams: "),
     ((read,), {"peek": ""}, "; 'peek' = 'true' looks at queued messages, and format('nsq_diskqueue') reads data dir"),
     ((read,), {"subscribe": "ordres"}, "DiscoveryError: no nsqd has the topic 'ordres': asked {tcp}"),
-    (READS, NOBODY, "does not answer at HTTP address {nobody}: connection refused"),
     (READS, HTTP, "ConnectionLost: nsqd {http} answers HTTP: expected its TCP port"),
-    (WRITES, {"batchsizes": "1"}, "OptionError: unknown option 'batchsizes': did you mean 'batchSize'?"),
     (WRITES, {"topic": ""}, "WriteError: no topic: give the option 'topic'"),
-    ((write,), NO_WRITER, "WriteError: no nsqd can be reached: cannot connect to nsqd {nobody}: connection refused"),
-    ((write_stream,), NO_WRITER, "no nsqd takes 1 messages for topic t: cannot connect to nsqd {nobody}: connection"),
-    (WRITES, HTTP, "nsqd {http} answers HTTP: expected its TCP port"),
+    ((write,), NOBODY, "WriteError: no nsqd can be reached: cannot connect to nsqd {nobody}: connection refused"),
+    ((write_stream,), NOBODY, "no nsqd takes 1 messages for topic t: cannot connect to nsqd {nobody}: connection"),
     ((write_null,), {}, "WriteError: the column value is NULL in a row"),
     ((read_directory,), {"path": ""}, "OptionError: option 'path' is required"),
     ((read_directory,), {"path": "{file}/missing"}, "DataDirectoryError: "),
@@ -113,20 +108,3 @@ def test_a_mistake_is_one_line(
     assert expected.format(**places) in first
     if options is HTTP and use in READS:
         assert gnsqd.stats("orders")["topics"][0]["channels"] == []
-
-
-@pytest.mark.parametrize(
-    "trigger, reported",
-    [
-        ({"continuous": "1 second"}, "Data source nsq does not support continuous processing"),
-        ({"realTime": "5 seconds"}, "is not supported in Real-time Mode"),
-    ],
-)
-def test_another_trigger_is_refused_plainly(
-    spark: "SparkSession", tmp_path: Path, trigger: dict[str, str], reported: str
-) -> None:
-    given = {"subscribe": "orders", "channel": "c", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"}
-    writer = spark.readStream.format("nsq").options(**given).load().writeStream.format("console")
-    writer = writer.outputMode("update" if "realTime" in trigger else "append")
-    with pytest.raises(Exception, match=reported):
-        writer.option("checkpointLocation", str(tmp_path / "c")).trigger(**trigger).start().awaitTermination()

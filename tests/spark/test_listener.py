@@ -1,4 +1,4 @@
-"""A listener serves the metrics of a session's queries, with gnsqd and with the real nsqd."""
+"""A listener serves the metrics of a session's queries."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def listener(spark: "SparkSession") -> Iterator["NsqMetrics"]:
 
 
 def scrape(listener: "NsqMetrics") -> dict[Series, float]:
-    """The value of each series, by its name and the values of the labels pipeline, topic and nsqd."""
+    """Returns the value of each series, by its name and the values of the labels pipeline, topic and nsqd."""
     with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics", timeout=DEADLINE) as answer:
         found = series(answer.read())
     return {
@@ -57,20 +57,20 @@ def start(spark: "SparkSession", nsqd: Daemon, directory: Path, channel: str, qu
 
 
 def test_queries_of_nsq_have_series_until_they_end(
-    spark: "SparkSession", listener: "NsqMetrics", nsqd: Daemon, tmp_path: Path
+    spark: "SparkSession", listener: "NsqMetrics", gnsqd: Daemon, tmp_path: Path
 ) -> None:
-    create(nsqd, "orders", "second")
-    consumer = Client(nsqd.tcp_address)
+    create(gnsqd, "orders", "second")
+    consumer = Client(gnsqd.tcp_address)
     consumer.subscribe("orders", "first", rdy=5)
-    publish(nsqd, "orders", *bodies(30))
+    publish(gnsqd, "orders", *bodies(30))
     for _ in range(5):
         consumer.message()
-    wait_for(nsqd, "orders", "first", depth=25)
-    first = start(spark, nsqd, tmp_path, "first", "copies")
-    second = start(spark, nsqd, tmp_path, "second", None)
+    wait_for(gnsqd, "orders", "first", depth=25)
+    first = start(spark, gnsqd, tmp_path, "first", "copies")
+    second = start(spark, gnsqd, tmp_path, "second", None)
     other = spark.readStream.format("rate").load().writeStream.format("noop").queryName("other").start()
     try:
-        place = "orders", name(nsqd)
+        place = "orders", name(gnsqd)
         expected = {
             ("rows_total", "copies"): 25,
             ("in_flight_messages", "copies", *place): 5,

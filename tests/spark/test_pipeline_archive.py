@@ -13,8 +13,8 @@ import pyarrow.dataset
 import pytest
 
 from gnsq_pipeline.archive import COLUMNS, check_writable, read_archive
-from gnsq_pipeline.errors import NotFound, PipelineError, UsageError
-from spark.events import Event, archive, generate
+from gnsq_pipeline.errors import InputNotFound, PipelineError, UsageError
+from spark.events import EventRow, archive, generate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.spark
 EVENTS = generate(200, topics=("orders", "7"), hours=30)  # a topic that looks like a number, on two days
 
 
-def expected(events: Iterable[Event]) -> Counter[tuple[Any, ...]]:
-    def date(event: Event) -> str:
+def expected(events: Iterable[EventRow]) -> Counter[tuple[Any, ...]]:
+    def date(event: EventRow) -> str:
         return datetime.fromtimestamp(event.timestamp_ns // 1_000_000_000, UTC).date().isoformat()
 
     return Counter((event.value, event.message_id, event.timestamp_ns, event.topic, date(event)) for event in events)
@@ -38,7 +38,7 @@ def found(frame: "DataFrame") -> Counter[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def written(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of all events in two batches, written by a session that is not in UTC; not to be changed."""
+    """Returns an archive of all events in two batches, written by a session that is not in UTC; not to be changed."""
     directory = tmp_path_factory.mktemp("archive") / "an archive"
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
@@ -51,7 +51,7 @@ def written(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def own(written: Path, tmp_path: Path) -> Path:
-    """A copy of it, as if it had been written there."""
+    """Returns a copy of it, as if it had been written there."""
     directory = tmp_path / "own"
     shutil.copytree(written, directory)
     for file in (directory / "_spark_metadata").glob("[0-9]*"):
@@ -101,7 +101,7 @@ def test_rows_are_read_while_batches_are_added(spark: "SparkSession", own: Path)
 
 
 def of_old_release(directory: Path) -> None:
-    """The log of releases before Spark's file sink: one file that lists all, with fields of their own."""
+    """Makes the log that of releases before Spark's file sink: one file that lists all, with fields of their own."""
     log = directory / "_spark_metadata"
     entries = [json.loads(line) for number in "01" for line in (log / number).read_text().splitlines()[1:]]
     for entry in entries:
@@ -162,7 +162,7 @@ def test_any_parquet_with_a_value_can_be_read_and_nothing_else(spark: "SparkSess
         read_archive(spark, str(tmp_path / "other"))
     (tmp_path / "empty").mkdir()
     for name in ("empty", "missing"):
-        with pytest.raises(NotFound):
+        with pytest.raises(InputNotFound):
             read_archive(spark, str(tmp_path / name))
     for table_format, name in (("delta", "_delta_log"), ("iceberg", "metadata")):
         (tmp_path / table_format / name).mkdir(parents=True)

@@ -37,8 +37,8 @@ QUIET = ("--master", "local[2]", *(word for key, value in SETTINGS.items() for w
 
 
 def stopped(words: Sequence[str], errors: Path, number: signal.Signals) -> int:
-    """Start a command, and after its first batch send a signal to it, its JVM and its workers, as a terminal does; its
-    exit code."""
+    """Starts a command, and after its first batch sends a signal to it, its JVM and its workers, as a terminal does;
+    returns its exit code."""
     with errors.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "gnsq_pipeline", *words, *QUIET],
@@ -61,7 +61,7 @@ def stopped(words: Sequence[str], errors: Path, number: signal.Signals) -> int:
 def test_an_archive_has_each_message_once_after_runs_that_signals_stopped(
     spark: "SparkSession", run: Run, gnsqd_factory: DaemonFactory, tmp_path: Path
 ) -> None:
-    """Each run prints only a line for each batch, and one about its end."""
+    """Prints in each run only a line for each batch, and one about its end."""
     gnsqd, published = gnsqd_factory("--durability=process"), bodies(15_000)
     publish(gnsqd, "orders", *published)
     output, summary, errors = tmp_path / "output", tmp_path / "summary.json", tmp_path / "stderr"

@@ -30,7 +30,7 @@ FAILED = b"failed six times"
 
 
 def words_of(program: str, places: Mapping[str, str]) -> list[str]:
-    """The words of the chapter's command of that name, behind the name and with other addresses and directories."""
+    """Returns the words after that name in the chapter's command, with other addresses and directories."""
     lines = CHAPTER.replace("\\\n", " ")
     (line,) = re.findall(rf"^    {program} (.*)$", lines, re.MULTILINE)
     for documented, place in places.items():
@@ -50,7 +50,7 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def fail_often(nsqd: Daemon, topic: str, channel: str, body: bytes) -> None:
-    """Publish a message and requeue it more often than clients of Go attempt a message by default."""
+    """Publishes a message and requeues it more often than clients of Go attempt a message by default."""
     publish(nsqd, topic, body)
     with Client(nsqd.tcp_address) as client:
         client.subscribe(topic, channel)

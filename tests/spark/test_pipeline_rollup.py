@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gnsq_pipeline.rollup import roll_up
-from spark.events import NOON_NS, Event, as_frame, generate
+from spark.events import NOON_NS, EventRow, as_frame, generate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +23,8 @@ Key = tuple[Any, ...]
 
 
 def in_windows(
-    events: Iterable[Event], minutes: int, key: Callable[[Event], Key]
-) -> dict[tuple[datetime, Key], list[Event]]:
+    events: Iterable[EventRow], minutes: int, key: Callable[[EventRow], Key]
+) -> dict[tuple[datetime, Key], list[EventRow]]:
     groups = defaultdict(list)
     for event in events:
         start = event.timestamp_ns // (minutes * MINUTE_NS) * minutes * 60
@@ -33,12 +33,12 @@ def in_windows(
 
 
 def utc(moment: datetime) -> datetime:
-    """A timestamp as Spark collects it, in this process's zone, as one of UTC."""
+    """Returns a timestamp as Spark collects it, in this process's zone, as one of UTC."""
     return moment.astimezone(UTC)
 
 
 def rank(values: Sequence[float], fraction: float) -> float:
-    """The smallest value that at least `fraction` of the values don't exceed."""
+    """Returns the smallest value that at least `fraction` of the values don't exceed."""
     return sorted(values)[max(0, math.ceil(fraction * len(values)) - 1)]
 
 
@@ -77,8 +77,8 @@ def test_channels_and_percentiles_are_as_given(spark: "SparkSession") -> None:
 def test_a_stream_reports_each_window_once_and_drops_what_is_later_than_the_watermark(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    def at(number: int, minute: float, name: str = "orders") -> Event:
-        return Event({}, b"x" * number, name, f"{number:016x}", NOON_NS + int(minute * MINUTE_NS), 1)
+    def at(number: int, minute: float, name: str = "orders") -> EventRow:
+        return EventRow({}, b"x" * number, name, f"{number:016x}", NOON_NS + int(minute * MINUTE_NS), 1)
 
     batches = [
         [at(1, 0.5), at(2, 0.9), at(3, 1.5)],

@@ -1,8 +1,10 @@
-"""`spark.readStream.format("nsq")` by deliveries, with gnsqd and with the real nsqd: what Spark's queries make of it.
+"""`format("nsq")` by deliveries, with gnsqd and with the real nsqd: what Spark makes of rows, and its queries of them.
 
-What its reader plans and reads, whatever dies, is judged without a JVM in unit/test_deliveries.py."""
+What its readers plan and read, whatever dies, is judged without a JVM in unit/test_deliveries.py and test_batch_reader.
+"""
 
-import contextlib
+import datetime
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +14,15 @@ import pytest
 from kit.daemons import Daemon, eventually
 from kit.peer_program import start_nsqlookupd
 from kit.spark_sessions import ADMISSION_CONTROL
-from kit.spark_topics import bodies, daemon_options
-from kit.traffic import DaemonFactory, create, post, publish, wait_for
+from kit.spark_topics import bodies, daemon_options, name
+from kit.traffic import DaemonFactory, post, publish, wait_for
 from spark.streams import Streams
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-NEEDS_LIMITS = pytest.mark.skipif(not ADMISSION_CONTROL, reason="needs Spark 4.2, which limits batches")
 QUICK = {"msgTimeoutMs": "4000"}  # until messages of a query that failed, or with Spark 4.1 ended, come again
 
 
@@ -33,6 +34,22 @@ def streams(spark: "SparkSession", tmp_path: Path) -> Streams:
 def unread(daemon: Daemon) -> int:
     found = daemon.channel_stats("orders", "spark")
     return int(found["depth"] + found["in_flight_count"] + found["deferred_count"])
+
+
+def test_a_row_has_everything_of_its_message(spark: "SparkSession", nsqd: Daemon) -> None:
+    before = time.time_ns()
+    for body in (b"\x00\xff", b"text"):
+        post(nsqd, "/pub?topic=orders", body)
+    given = {**daemon_options(nsqd), "subscribe": "orders", "channel": "spark", "peek": "true"}
+    rows = spark.read.format("nsq").options(**given).load().collect()
+    assert sorted(bytes(row.value) for row in rows) == [b"\x00\xff", b"text"]
+    for row in rows:
+        assert (row.topic, row.channel, row.nsqd, row.attempts, row.offset) == ("orders", "spark", name(nsqd), 1, None)
+        assert len(row.message_id) == 16
+        assert before < row.timestamp_ns < time.time_ns()
+        assert row.timestamp == datetime.datetime.fromtimestamp(row.timestamp_ns // 1000 / 1_000_000)
+    assert len({row.message_id for row in rows}) == 2
+    wait_for(nsqd, "orders", "spark", depth=2, in_flight_count=0)
 
 
 def test_a_backlog_is_read_in_batches_and_the_next_run_goes_on(streams: Streams, nsqd: Daemon) -> None:
@@ -60,69 +77,26 @@ def test_a_backlog_is_read_in_batches_and_the_next_run_goes_on(streams: Streams,
         assert unread(nsqd) == 0
 
 
-@NEEDS_LIMITS
-def test_a_batch_has_a_limit_of_bytes(streams: Streams, nsqd: Daemon) -> None:
-    published = [body.rjust(1000) for body in bodies(300)]
-    publish(nsqd, "orders", *published)
-    streams.drain(daemon_options(nsqd) | {"maxBytesPerTrigger": "100k"})
-    assert streams.values() == sorted(published)
-    # A connection may have got more than it needed when it gets the last of its limits.
-    assert [100 <= len(rows) <= 110 for rows in streams.batches.values()] == [True, True, False]
-
-
-def test_messages_of_a_batch_whose_sink_failed_come_in_a_later_one(streams: Streams, nsqd: Daemon) -> None:
-    options = daemon_options(nsqd) | QUICK
-    publish(nsqd, "orders", *bodies(1000))
+def test_messages_of_a_batch_whose_sink_failed_come_in_a_later_one(streams: Streams, gnsqd: Daemon) -> None:
+    options = daemon_options(gnsqd) | QUICK
+    publish(gnsqd, "orders", *bodies(1000))
     streams.fails = True
     with pytest.raises(Exception, match="the sink fails"):
         streams.drain(options)
-    assert unread(nsqd) == 1000
+    assert unread(gnsqd) == 1000
     assert len(streams.batches[0]) == 1000
-    publish(nsqd, "orders", *bodies(10, "later "))
+    publish(gnsqd, "orders", *bodies(10, "later "))
     streams.fails = False
     streams.drain(options)
     assert streams.batches[0] == []
     assert streams.tries[0] == 2
     assert streams.values() == sorted([*bodies(1000), *bodies(10, "later ")])
     if ADMISSION_CONTROL:
-        assert unread(nsqd) == 0
-
-
-def test_tasks_that_run_again_have_the_same_rows(streams: Streams, nsqd: Daemon) -> None:
-    """Also after one of them failed."""
-    publish(nsqd, "orders", *bodies(1000))
-    seen = []
-
-    def act(frame: "DataFrame") -> None:
-        with contextlib.suppress(Exception):
-            frame.selectExpr("raise_error('no')").collect()
-        seen.append(sorted(bytes(row.value) for row in frame.select("value").collect()))
-
-    streams.act = act
-    streams.drain(daemon_options(nsqd) | QUICK | {"minPartitions": "3"})
-    assert seen[0] == streams.values() == sorted(bodies(1000))
-
-
-@NEEDS_LIMITS
-def test_no_message_times_out_while_the_sink_is_slow(streams: Streams, nsqd: Daemon) -> None:
-    create(nsqd, "clock", "ticks")
-    publish(nsqd, "orders", *bodies(1000))
-
-    def act(frame: "DataFrame") -> None:
-        """Waits for as long as three timeouts, by the clock of the daemon."""
-        post(nsqd, "/pub?topic=clock&defer=3000", b"tick")
-        wait_for(nsqd, "clock", "ticks", depth=1)
-
-    streams.act = act
-    streams.drain(daemon_options(nsqd) | QUICK)
-    assert streams.values() == sorted(bodies(1000))
-    assert streams.tries == {0: 1}
-    assert nsqd.channel_stats("orders", "spark")["timeout_count"] == 0
-    assert unread(nsqd) == 0
+        assert unread(gnsqd) == 0
 
 
 def test_nsqds_and_messages_that_come_while_a_query_runs_are_read(
-    streams: Streams, nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
+    streams: Streams, gnsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path
 ) -> None:
     with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "nsqlookupd.log") as lookupd:
         flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address={lookupd.address['TCP']}"]
@@ -131,7 +105,7 @@ def test_nsqds_and_messages_that_come_while_a_query_runs_are_read(
         everything = [body for messages in published.values() for body in messages]
         try:
             for number in (1, 2):
-                daemon = nsqd_factory(*flags)
+                daemon = gnsqd_factory(*flags)
                 for topic, messages in published.items():
                     publish(daemon, topic, *messages)
                 expected = sorted(number * everything)

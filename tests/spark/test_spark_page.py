@@ -13,6 +13,7 @@ import pytest
 from documentation.markdown import DOCS, tokens
 from kit.daemons import Daemon, free_port, own_command
 from kit.spark_sessions import spark_environment
+from kit.spark_topics import bodies
 from kit.traffic import publish
 from spark.environments import zip_recipe
 
@@ -26,12 +27,20 @@ BLOCKS = [
     if token.type == "fence" and token.info.strip() in ("python", "sql")
 ]
 OF_CONNECT = [text for _, text in BLOCKS if ".remote(" in text or "addArtifacts" in text]
+# Each action on a frame may be analysed again.
+ACTIONS_OF_CONNECT = """
+reader = spark.read.format("nsq").option("nsq.nsqd.tcp.addresses", "127.0.0.1:4150")
+reader = reader.option("subscribe", "greetings").option("channel", "spark")
+frame = reader.load()
+peeked = reader.load(peek="true")
+print(frame.count(), frame.count(), frame.union(frame).count(), peeked.count(), "rows")
+"""
 HELLO = "[68 65 6C 6C 6F]"  # as `show` prints a body
 
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    """A gnsqd with --durability, whose HTTP port is its TCP port + 1, as by default."""
+    """Lends a gnsqd with --durability, whose HTTP port is its TCP port + 1, as by default."""
     while (http := free_port()) != (tcp := free_port()) + 1:
         if tcp == http + 1:
             tcp, http = http, tcp
@@ -43,7 +52,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def places(daemon: Daemon, tmp_path: Path) -> dict[str, str]:
-    """What stands in the page, and what stands for it here."""
+    """Returns what stands in the page, and what stands for it here."""
     return {
         "127.0.0.1:4150": "{}:{}".format(*daemon.tcp_address),
         "/var/lib/nsqd": str(daemon.data_path),
@@ -100,17 +109,13 @@ def test_each_block_runs_to_an_action(
 def test_each_block_of_connect_runs_to_an_action(daemon: Daemon, places: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("grpc_status", reason="needs pip install 'pyspark[connect]'")
     pytest.importorskip("pandas", reason="needs pip install 'pyspark[connect]'")
-    publish(daemon, "greetings", b"hello")
+    publish(daemon, "greetings", *bodies(500))
     zip_recipe(tmp_path)
-    action = (
-        "frame = spark.read.format('nsq').option('nsq.nsqd.tcp.addresses', '127.0.0.1:4150')\n"
-        "print(frame.option('subscribe', 'greetings').load().count(), 'row')\n"
-    )
     program = tmp_path / "program.py"
-    program.write_text(here("\n".join([*OF_CONNECT, action]), places))
+    program.write_text(here("\n".join([*OF_CONNECT, ACTIONS_OF_CONNECT]), places))
     environment = spark_environment() | {"SPARK_TESTING": "1"}  # the server takes any free port
     result = subprocess.run(
         [sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert len(OF_CONNECT) == 2
-    assert "1 row\n" in result.stdout, result.stdout + result.stderr
+    assert "500 500 1000 500 rows\n" in result.stdout, result.stdout + result.stderr

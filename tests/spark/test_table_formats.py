@@ -9,7 +9,7 @@ import pytest
 
 from conftest import missing
 from gnsq_pipeline.archive import PARTITION_COLUMNS, read_archive, to_archive
-from gnsq_pipeline.errors import NotFound, UsageError
+from gnsq_pipeline.errors import InputNotFound, UsageError
 from gnsq_pipeline.running import DELTA_CONF
 from kit.spark_topics import bodies, daemon_options
 from kit.table_formats import installed
@@ -76,7 +76,7 @@ def test_a_table_has_every_message_once(
     expected = Counter((channel, body) for channel, values in everything for body in values)
     assert rows(read_archive(spark, table, table_format)) == expected
 
-    with pytest.raises(NotFound, match=f"no such {table_format} table"):
+    with pytest.raises(InputNotFound, match=f"no such {table_format} table"):
         read_archive(spark, f"{table}_missing", table_format)
     if table_format == "delta":
         with pytest.raises(UsageError, match="use --format delta"):

@@ -13,62 +13,29 @@ from kit.spark_topics import sink_options
 from kit.traffic import DaemonFactory, take
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
 
-def write(frame: "DataFrame", *daemons: Daemon, mode: str = "append", **options: str) -> None:
-    frame.write.format("nsq").options(**sink_options(*daemons), **options).mode(mode).save()
-
-
-def counts(nsqd: Daemon) -> dict[str, int]:
-    """Messages by topic, over the life of the daemon."""
-    return {topic["topic_name"]: topic["message_count"] for topic in nsqd.stats()["topics"]}
-
-
-def taken(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
-    return sorted(message.body for message in take(nsqd, topic, "check", count))
-
-
-def test_tasks_share_the_nsqds(spark: "SparkSession", nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    """Also where only TLS is allowed: its options reach the tasks."""
+def test_tasks_share_the_nsqds(spark: "SparkSession", gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    """Passes the options of TLS to the tasks."""
     identities = write_identities(tmp_path)
     cert, key = identities["server"]
-    daemons = [nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https") for _ in range(3)]
+    daemons = [gnsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https") for _ in range(3)]
     frame = spark.range(6000).repartition(6).selectExpr("cast(id as string) AS value")
-    write(frame, *daemons, topic="t", **{"nsq.tls.ca": str(identities["authority"][0])})
-    assert [counts(daemon).get("t", 0) > 0 for daemon in daemons] == [True] * 3
-    assert sum(counts(daemon)["t"] for daemon in daemons) == 6000
-
-
-@pytest.mark.parametrize(
-    "column, mode, reported",
-    [
-        ("id", "append", "the frame has no column value"),
-        ("'x' AS value", "overwrite", "what is in a topic cannot be replaced"),
-    ],
-)
-def test_what_cannot_be_written_is_reported_before_the_job(
-    spark: "SparkSession", gnsqd: Daemon, column: str, mode: str, reported: str
-) -> None:
-    ran = spark.sparkContext.accumulator(0)
-
-    def noted(number: int) -> tuple[int]:
-        ran.add(1)
-        return (number,)
-
-    frame = spark.sparkContext.parallelize([1]).map(noted).toDF("id LONG")
-    with pytest.raises(Exception, match=reported):  # of pyspark, with the text of ours
-        write(frame.selectExpr(column), gnsqd, mode=mode, topic="t")
-    assert ran.value == 0
-    assert counts(gnsqd) == {}
+    options = sink_options(*daemons) | {"topic": "t", "nsq.tls.ca": str(identities["authority"][0])}
+    frame.write.format("nsq").options(**options).mode("append").save()
+    counts = [topic["message_count"] for daemon in daemons for topic in daemon.stats()["topics"]]
+    assert len(counts) == 3
+    assert all(counts)
+    assert sum(counts) == 6000
 
 
 def test_every_row_of_a_stream_is_published_once_and_a_batch_that_failed_again(
     spark: "SparkSession", nsqd: Daemon, tmp_path: Path
 ) -> None:
-    """One file is a batch; a run goes to the end of what is there."""
+    """Writes one file in each batch; a run goes to the end of what is there."""
     source = tmp_path / "lines"
     source.mkdir()
 
@@ -88,4 +55,4 @@ def test_every_row_of_a_stream_is_published_once_and_a_batch_that_failed_again(
                 run(**{"nsq.nsqd.tcp.addresses": f"127.0.0.1:{free_port()}"})
         if number % 2:
             run(**sink_options(nsqd))
-    assert taken(nsqd, "t", 2000) == sorted(expected)
+    assert sorted(message.body for message in take(nsqd, "t", "check", 2000)) == sorted(expected)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, depths
+from pyspark_nsq.client import SourceClient
+from pyspark_nsq.discovery import Depth, KnownNsqd, depths
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError
 from pyspark_nsq.nodes import Key, Nodes, Pace
 from pyspark_nsq.options import Settings
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Backlog:
-    """What is known of the nsqds; `depths` are what the last look saw."""
+    """Knows the nsqds; `depths` are what the last look saw."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -37,8 +37,8 @@ class Backlog:
     def look(self, is_new: bool = False) -> dict[Key, int]:
         """Returns how many messages wait for the channel, after a pause unless `pace` has none.
 
-        DiscoveryError if it is unknown where the topics are; DiscoveryError or ConnectionLost if the stream is new and
-        no nsqd answers; Refused if an nsqd does not let us make the channel.
+        Raises DiscoveryError if it is unknown where the topics are; DiscoveryError or ConnectionLost if the stream is
+        new and no nsqd answers; Refused if an nsqd does not let us make the channel.
         """
         self.pace.wait()
         answers = self.nodes.ask(lambda nsqd: depths(self._settings, nsqd))
@@ -57,7 +57,7 @@ class Backlog:
         return {key: at.waiting for key, at in self.depths.items()}
 
     def _warn_of_others(self, key: Key, consumers: int) -> None:
-        """The stream has none when it looks; one that is just leaving is seen in one look."""
+        """Warns of consumers seen in several looks: the stream has none then, and one that is leaving is seen once."""
         looks = self._others[key] = self._others.get(key, 0) + 1 if consumers else 0
         if looks == _LOOKS_WITH_OTHERS:
             _log.warning(
@@ -68,21 +68,21 @@ class Backlog:
                 consumers,
             )
 
-    def _reach(self, nsqds: Iterable[Nsqd]) -> None:
-        """ConnectionLost if none can be reached at its TCP address, which may be wrong if the stream is new."""
+    def _reach(self, nsqds: Iterable[KnownNsqd]) -> None:
+        """Raises ConnectionLost if none can be reached at its TCP address, which may be wrong if the stream is new."""
         errors = []
         for nsqd in nsqds:
             try:
-                Client.connect(nsqd.tcp, self._settings).close()
+                SourceClient.connect(nsqd.tcp, self._settings).close()
                 self._reached = True
                 return
             except ConnectionLost as error:
                 errors.append(error)
         raise errors[0]
 
-    def _make_channel(self, topic: str, nsqd: Nsqd) -> None:
+    def _make_channel(self, topic: str, nsqd: KnownNsqd) -> None:
         try:
-            with Client.connect(nsqd.tcp, self._settings) as client:
+            with SourceClient.connect(nsqd.tcp, self._settings) as client:
                 client.subscribe(topic, self._settings.channel)
         except ConnectionLost as error:
             _log.warning("%s", error)
@@ -98,7 +98,7 @@ class Backlog:
         return {"unread": unread, "in_flight": in_flight}
 
 
-class Drain:
+class BacklogDrain:
     """Reads, with the trigger availableNow, as many messages as were there at the first look, wherever they were.
 
     nsqd gives what was in flight to a process that died to nobody else before it has timed out: the end of the drain
@@ -113,8 +113,8 @@ class Drain:
         self._missed: dict[str, str] = {}  # nsqds that answer, but cannot be reached to consume, and why
 
     def look(self, is_new: bool) -> dict[Key, int]:
-        """Returns how many messages of the drain wait; all 0 when it is over. DiscoveryError as `Nodes.check_silent`,
-        at its begin and end."""
+        """Returns how many messages of the drain wait; all 0 when it is over. Raises DiscoveryError as
+        `Nodes.check_silent`, at its begin and end."""
         deadline = time.monotonic() + self.wait
         self._backlog.look(is_new)
         if self._left is None:

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsqd.shared.client import Frames
-from pyspark_nsq.client import Client
+from pyspark_nsq.client import SourceClient
 from pyspark_nsq.columns import Messages, pack, rows_of, split_ids, unpack
-from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.discovery import KnownNsqd
 from pyspark_nsq.errors import ConnectionLost, NsqSourceError, Refused
 from pyspark_nsq.nodes import Key
 from pyspark_nsq.options import Settings
@@ -51,10 +51,10 @@ class DeliveryPartition(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Connection:
+class _BatchConnection:
     """One of the connections, which may take up to `most` messages, and has taken `count` of `size` bytes."""
 
-    client: Client
+    client: SourceClient
     topic: str
     nsqd: str
     most: int = 0
@@ -86,16 +86,16 @@ class _Connection:
         self.client.requeue([id for frames in self.client.receive_frames(0.0) for id in frames.ids()])
 
 
-class Batch:
+class DeliveryBatch:
     """Owns the connections and the messages in hand: `counts` of them by topic and nsqd, and `tasks` with their rows.
 
     A message is in flight until `finish` or `release`. If a connection breaks, nsqd delivers its messages again.
     """
 
-    def __init__(self, settings: Settings, quotas: Mapping[Key, int], nsqds: Mapping[str, Nsqd]) -> None:
-        """Receives up to that many messages of each topic of each nsqd; Refused."""
+    def __init__(self, settings: Settings, quotas: Mapping[Key, int], nsqds: Mapping[str, KnownNsqd]) -> None:
+        """Receives up to that many messages of each topic of each nsqd. Raises Refused if one refuses them."""
         self._settings = settings
-        self._connections: list[_Connection] = []
+        self._connections: list[_BatchConnection] = []
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._touch_at = 0.0  # (monotonic)
@@ -117,16 +117,16 @@ class Batch:
             self.close()
             raise
 
-    def _connect(self, nsqd: Nsqd, topic: str, quota: int) -> None:
+    def _connect(self, nsqd: KnownNsqd, topic: str, quota: int) -> None:
         """Opens as many connections as that many messages in flight need; none if nobody listens there."""
         first, needed = len(self._connections), 1
         while len(self._connections) < first + needed:
             try:
-                client = Client.connect(nsqd.tcp, self._settings)
+                client = SourceClient.connect(nsqd.tcp, self._settings)
             except ConnectionLost as error:
                 self._miss(nsqd, error)
                 break
-            self._connections.append(_Connection(client, topic, nsqd.name))
+            self._connections.append(_BatchConnection(client, topic, nsqd.name))
             try:
                 client.subscribe(topic, self._settings.channel)
             except (ConnectionLost, Refused) as error:
@@ -136,13 +136,15 @@ class Batch:
                 elif needed == 1:
                     raise
                 break  # if refused, perhaps because of a limit to the consumers of the channel
+            if not client.max_rdy_count:
+                raise NsqSourceError(f"nsqd {nsqd.name} has --max-rdy-count=0: it sends messages to no consumer")
             needed = -(-quota // client.max_rdy_count)
         connections = self._connections[first:]
         for number, one in enumerate(connections):
             share = quota // len(connections) + (number < quota % len(connections))
             one.most = min(share, one.client.max_rdy_count)
 
-    def _miss(self, nsqd: Nsqd, error: ConnectionLost) -> None:
+    def _miss(self, nsqd: KnownNsqd, error: ConnectionLost) -> None:
         _log.warning("%s; its messages are read when it is back", error)
         self.missed[nsqd.name] = str(error)
 
@@ -159,11 +161,11 @@ class Batch:
                 break
             # No more is sent than is allowed, as far as the messages so far show how large they are.
             room = (limit - size) // (max(size // count, 1) if count else _MESSAGE_BYTES) // len(self._connections)
-            self._each(partial(_Connection.allow, more=max(room, 1)))
-            self._each(_Connection.read)
+            self._each(partial(_BatchConnection.allow, more=max(room, 1)))
+            self._each(_BatchConnection.read)
             # What came may be a part of a message.
             came = self._received() != (count, size) or self._wait(min(_QUIET, left))
-        self._each(partial(_Connection.allow, more=0))
+        self._each(partial(_BatchConnection.allow, more=0))
 
     def _received(self) -> tuple[int, int]:
         return sum(one.count for one in self._connections), sum(one.size for one in self._connections)
@@ -175,7 +177,7 @@ class Batch:
             poll.register(one.client, select.POLLIN)
         return bool(poll.poll(timeout * 1000))
 
-    def _take(self, held: list[_Connection]) -> list[pa.RecordBatch]:
+    def _take(self, held: list[_BatchConnection]) -> list[pa.RecordBatch]:
         batches = []
         for one in held:
             if one.frames:
@@ -213,7 +215,7 @@ class Batch:
             with self._lock:
                 if self._over.is_set():
                     break
-                self._each(_Connection.give_back)
+                self._each(_BatchConnection.give_back)
                 if time.monotonic() >= self._touch_at:
                     self._touch_at = time.monotonic() + pause
                     self._each(lambda one: one.client.touch_joined(one.ids, within=pause / 2))
@@ -227,7 +229,7 @@ class Batch:
         """Gives all messages back, and closes."""
         self._end(lambda one: one.client.requeue(split_ids(one.ids)))
 
-    def _end(self, command: Callable[[_Connection], None]) -> None:
+    def _end(self, command: Callable[[_BatchConnection], None]) -> None:
         self._over.set()
         with self._lock:
             self._each(command)
@@ -242,7 +244,7 @@ class Batch:
             for one in self._connections:
                 one.client.close()
 
-    def _each(self, do: Callable[[_Connection], object]) -> None:
+    def _each(self, do: Callable[[_BatchConnection], object]) -> None:
         """Does that, and closes a connection that breaks; of an nsqd that hangs all: it is waited for once."""
         for one in list(self._connections):
             if one in self._connections:

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark_nsq.client import Client
-from pyspark_nsq.deliveries.backlog import Backlog, Drain
-from pyspark_nsq.deliveries.batch import Batch, DeliveryPartition
+from pyspark_nsq.client import SourceClient
+from pyspark_nsq.deliveries.backlog import Backlog, BacklogDrain
+from pyspark_nsq.deliveries.batch import DeliveryBatch, DeliveryPartition
 from pyspark_nsq.discovery import depths
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.nodes import Nodes, share
@@ -30,8 +30,8 @@ class DeliveryStream:
     def __init__(self, settings: Settings, is_draining: bool) -> None:
         self._settings = settings
         self._backlog = Backlog(settings)
-        self._drain = Drain(self._backlog, settings.msg_timeout_ms) if is_draining else None
-        self._held: tuple[int, Batch] | None = None  # and its number
+        self._drain = BacklogDrain(self._backlog, settings.msg_timeout_ms) if is_draining else None
+        self._held: tuple[int, DeliveryBatch] | None = None  # and its number
         self.report: dict[str, Any] | None = None  # the messages unread and in flight besides that batch
 
     def initial(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class DeliveryStream:
             if not any(quotas.values()) or not (self._drain or self._backlog.pace.is_enough(sum(waiting.values()))):
                 self.report = self._backlog.report({})
                 return start
-            batch = Batch(self._settings, quotas, self._backlog.nodes.known)
+            batch = DeliveryBatch(self._settings, quotas, self._backlog.nodes.known)
             self.report = self._backlog.report(batch.counts)
             if self._drain:
                 self._drain.took(quotas, batch.counts, batch.missed)
@@ -79,7 +79,7 @@ class DeliveryStream:
 
 
 def _batch(offset: Mapping[str, Any]) -> int:
-    """Returns the number of the last batch before an offset; NsqSourceError if it is not of such a stream."""
+    """Returns the number of the last batch before an offset. Raises NsqSourceError if it is not of such a stream."""
     version, batch = offset.get("version"), offset.get("batch")
     if "stream" in offset:
         raise NsqSourceError(
@@ -96,7 +96,8 @@ def _batch(offset: Mapping[str, Any]) -> int:
 
 def peek(settings: Settings) -> Sequence[DeliveryPartition]:
     """Returns tasks with the messages that are queued now, which are given back. A missing channel is created, so that
-    nsqds keep what comes from now on. DiscoveryError, also if no nsqd has a topic; ConnectionLost; Refused."""
+    nsqds keep what comes from now on. Raises DiscoveryError if an nsqd does not answer, or none has a topic,
+    ConnectionLost and Refused if messages cannot be had."""
     nodes = Nodes(settings)
     answers = nodes.ask(lambda nsqd: depths(settings, nsqd))
     nodes.check_silent(is_required=True)
@@ -107,12 +108,12 @@ def peek(settings: Settings) -> Sequence[DeliveryPartition]:
             asked = ", ".join(nsqd.name for nsqd in nodes.listed[name])
             raise DiscoveryError(f"no nsqd has {what}{asked and ': asked '}{asked}")
     for (topic, nsqd), at in there.items():
-        with Client.connect(nsqd.tcp, settings) as client:  # an address that is wrong is an error
+        with SourceClient.connect(nsqd.tcp, settings) as client:  # an address that is wrong is an error
             if not at.channel_exists:
                 client.subscribe(topic, settings.channel)
     # The topic's queued messages move over into the channel.
     waiting = {(topic, nsqd.name): at.channel + at.topic for (topic, nsqd), at in there.items()}
-    batch = Batch(settings, share(waiting, settings.max_in_flight), nodes.known)
+    batch = DeliveryBatch(settings, share(waiting, settings.max_in_flight), nodes.known)
     batch.release()
     if (count := sum(batch.counts.values())) < sum(waiting.values()):
         text = "'peek' shows %d of %d messages: it has at most 'maxInFlight', and about 64 MiB"

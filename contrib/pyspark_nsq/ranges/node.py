@@ -3,13 +3,13 @@
 import http.client
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import urlencode
 
 from pyspark_nsq.client import name_of
-from pyspark_nsq.discovery import Nsqd
-from pyspark_nsq.errors import DiscoveryError, NsqSourceError
-from pyspark_nsq.http_api import ask, hint_of, parse, request
+from pyspark_nsq.discovery import KnownNsqd
+from pyspark_nsq.errors import NsqSourceError
+from pyspark_nsq.http_api import ask, parse, refusal, request
 from pyspark_nsq.options import Settings
 
 _NAMES = 500  # topics in a request
@@ -23,7 +23,7 @@ class NoRanges(NsqSourceError):
         self.nsqd = nsqd
 
 
-class Unreadable(NsqSourceError):
+class RangeUnreadable(NsqSourceError):
     """Messages are not there: of another log, past the retention, or damaged. `readable` is the number of the next that
     is, 0 in another log."""
 
@@ -47,36 +47,36 @@ class Extent(NamedTuple):
     last_published: int | None = None
 
 
-class Node:
+class LogNode:
     """One gnsqd. Every method may raise DiscoveryError if it does not answer."""
 
-    def __init__(self, nsqd: Nsqd, settings: Settings) -> None:
+    def __init__(self, nsqd: KnownNsqd, settings: Settings) -> None:
         self.nsqd = nsqd
         self._who = f"nsqd {nsqd.name}"
         self._settings = settings
 
     def extents(self, topics: Iterable[str], **more: str) -> dict[str, Extent]:
         """Returns what each of the topics has; with `channel`, also its position, with `at`, the number there. Topics
-        that are not there, or do not have the channel, are left out. NoRanges."""
+        that are not there, or do not have the channel, are left out. Raises NoRanges if there are no logs."""
         left, extents = [*topics], dict[str, Extent]()
         while True:
             names, left = left[:_NAMES], left[_NAMES:]
             status, answer = self._ask("GET", "/topic/range", topics=",".join(names), **more)
             if status != 200:
-                self._refuse_range(status, answer.get("message"))
+                code = answer.get("message")
+                if code == "MISSING_ARG_TOPIC":
+                    raise NsqSourceError(
+                        f"{self._who} is an older gnsqd: expected the release of pyspark_nsq, or a newer one"
+                    )
+                self._refuse(status, f"{code}", none=status == 404 or code == "NO_JOURNAL")
             for topic, row in answer["topics"].items():
                 extents[topic] = Extent(**{name: row[name] for name in Extent._fields if name in row})
             if not left:
                 return extents
 
     def extent(self, topic: str, **more: str) -> Extent | None:
-        """Returns what one topic has; None if it is not there, or does not have the channel. NoRanges."""
+        """Returns what one topic has, as `extents`; None if it is not there, or does not have the channel."""
         return self.extents([topic], **more).get(topic)
-
-    def _refuse_range(self, status: int, code: object) -> None:
-        if code == "MISSING_ARG_TOPIC":
-            raise NsqSourceError(f"{self._who} is an older gnsqd: expected the release of pyspark_nsq, or a newer one")
-        self._refuse(status, f"{code}", none=status == 404 or code == "NO_JOURNAL")
 
     def published(self, topic: str, epoch: str, number: int) -> int:
         """Returns when a message was published (ns), 0 if it is not there any more."""
@@ -101,16 +101,16 @@ class Node:
             self._refuse(status, f"{answer.get('message')} to {path}")
         return answer
 
-    def _refuse(self, status: int, what: str, none: bool = False) -> None:
-        address, hint = name_of(self.nsqd.http), hint_of(status)
-        text = f"{self._who} answered {status} {what} at HTTP address {address}{hint}"
+    def _refuse(self, status: int, what: str, none: bool = False) -> NoReturn:
+        text = f"{self._who} answered {status} {what} at HTTP address {name_of(self.nsqd.http)}"
         if none:
             raise NoRanges(f"{text}: ranges need gnsqd with --durability", self.nsqd.name)
-        raise (NsqSourceError if hint else DiscoveryError)(text)  # only the latter is tried again
+        raise refusal(status, text)
 
     @contextmanager
     def messages(self, topic: str, epoch: str, start: int, end: int, **more: str) -> Iterator[http.client.HTTPResponse]:
-        """Lends an answer with the records of a range, with `channel` skipping what that has finished. Unreadable."""
+        """Lends an answer with the records of a range, with `channel` without what that has finished. Raises
+        RangeUnreadable if messages are missing."""
         query = {"topic": topic, "epoch": epoch, "from": str(start), "to": str(end), "format": "records", **more}
         path, timeout = f"/topic/messages?{urlencode(query)}", self._settings.read_timeout
         with request(self._who, self.nsqd.http, path, timeout, self._settings) as response:
@@ -121,9 +121,8 @@ class Node:
                 if response.status == 410 or answer.get("message") == "MESSAGES_DAMAGED":
                     if self._settings.fail_on_data_loss:
                         text += " ('failOnDataLoss' = 'false' leaves out what is missing)"
-                    raise Unreadable(text, int(answer.get("readable", 0)))
-                hint = hint_of(response.status)
-                raise (NsqSourceError if hint else DiscoveryError)(f"{text}{hint}")  # only the latter is tried again
+                    raise RangeUnreadable(text, int(answer.get("readable", 0)))
+                raise refusal(response.status, text)
             yield response
 
     def _ask(self, method: str, path: str, **query: str) -> tuple[int, dict[str, Any]]:

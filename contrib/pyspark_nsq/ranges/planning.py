@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pyspark_nsq.discovery import Nsqd, depths, find_nsqds
+from pyspark_nsq.discovery import KnownNsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.nodes import Nodes, share
 from pyspark_nsq.options import EARLIEST, LATEST, Moments, Offsets, Settings
-from pyspark_nsq.ranges.node import Extent, Node, NoRanges
+from pyspark_nsq.ranges.node import Extent, LogNode, NoRanges
 from pyspark_nsq.ranges.positions import Log, Position, Positions, begin_of, is_ours, pieces, positions_of
 from pyspark_nsq.ranges.reading import RangePartition
 
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     """A log where it was found."""
 
     topic: str
-    nsqd: Nsqd
+    nsqd: KnownNsqd
     extent: Extent
 
     @property
@@ -58,9 +58,9 @@ class Planner:
         self._floors: dict[Log, int] = {}  # where the channel was when its stream first saw the logs
         self._advanced: dict[Log, int] = {}  # to which numbers the channel was
 
-    def look(self, known: Iterable[Nsqd] = (), at: Moments = None, channel: str = "") -> list[Place]:
+    def look(self, known: Iterable[KnownNsqd] = (), at: Moments = None, channel: str = "") -> list[Place]:
         """Returns the logs that can be read now, with their numbers `at` a time, or which have the channel, with its
-        position; `known` is for `Nodes.ask`. DiscoveryError, NoRanges; NsqSourceError if there are copies of a log."""
+        position; `known` is for `Nodes.ask`. Raises DiscoveryError, NoRanges, or NsqSourceError for copies of a log."""
         answers = self._nodes.ask(lambda nsqd: self._places_at(nsqd, at, channel), known)
         found = [place for places in answers.values() for place in places]
         _check_copies(found)
@@ -89,11 +89,11 @@ class Planner:
         """Returns the positions in logs that no nsqd has, of topics that the options name."""
         return [each for each in positions if each.log not in self.places and self._settings.matches(each.topic)]
 
-    def _places_at(self, nsqd: Nsqd, at: Moments, channel: str) -> list[Place]:
+    def _places_at(self, nsqd: KnownNsqd, at: Moments, channel: str) -> list[Place]:
         groups: dict[str | None, list[str]] = {}
         for topic in self._settings.topics or depths(self._settings, nsqd):
             groups.setdefault(at.get(topic) if isinstance(at, Mapping) else at, []).append(topic)
-        node, places = Node(nsqd, self._settings), []
+        node, places = LogNode(nsqd, self._settings), []
         for moment, topics in (groups or {None: []}).items():  # without topics it is known whether there can be logs
             query = {name: value for name, value in (("channel", channel), ("at", moment)) if value}
             extents = node.extents(topics, **query)
@@ -101,7 +101,7 @@ class Planner:
         return places
 
     def look_at_all(self, at: Moments = None, channel: str = "") -> list[Place]:
-        """Returns the logs of all nsqds as `look`; DiscoveryError also if one does not answer."""
+        """Returns the logs of all nsqds as `look`. Raises DiscoveryError also if one does not answer."""
         found = self.look(at=at, channel=channel)
         self._nodes.check_silent(is_required=True)
         return found
@@ -136,7 +136,7 @@ class Planner:
         )
 
     def latest(self) -> dict[Log, Position]:
-        """Returns the positions behind the last messages of the logs; DiscoveryError as `Nodes.check_silent`."""
+        """Returns the positions behind the last messages of the logs. Raises DiscoveryError as `Nodes.check_silent`."""
         places = self.look()
         self._nodes.check_silent()
         return positions_of(place.position(place.extent.next) for place in places)
@@ -155,7 +155,7 @@ class Planner:
         """Returns where the channel was when its stream first saw a log; creates a missing one. What is gone from there
         on, others have finished: only before it, the stream itself may have, if its checkpoint is an older copy.
         DiscoveryError if the nsqd does not answer, and the deadline (monotonic) is over."""
-        node, channel = Node(place.nsqd, self._settings), self._settings.channel
+        node, channel = LogNode(place.nsqd, self._settings), self._settings.channel
         while place.log not in self._floors:
             try:
                 if (extent := node.extent(place.topic, channel=channel)) is None:
@@ -171,7 +171,7 @@ class Planner:
 
     def next(self, start: Positions, most: Positions | None = None) -> dict[Log, Position]:
         """Returns the end of the batch that begins at `start`: what there is now, or up to `most`, within the limits of
-        a trigger. Logs that were deleted have no position any more; NsqSourceError if messages are lost."""
+        a trigger. Logs that were deleted have no position any more. Raises NsqSourceError if messages are lost."""
         places = {place.log: place for place in self._look_for(start.values())}
         begins = {**start}
         for log, position in start.items():
@@ -212,7 +212,7 @@ class Planner:
         if number == place.extent.next:
             return place.extent.last_published or 0
         try:
-            return Node(place.nsqd, self._settings).published(*place.log, number - 1)
+            return LogNode(place.nsqd, self._settings).published(*place.log, number - 1)
         except DiscoveryError as error:
             _log.warning("%s", error)
             return 0
@@ -259,7 +259,7 @@ class Planner:
         return counts
 
     def tasks(self, start: Positions, end: Positions, of_stream: bool = False) -> list[RangePartition]:
-        """Returns the tasks for the messages from `start` to `end`; DiscoveryError if nobody has one of the logs."""
+        """Returns the tasks for the messages from `start` to `end`. Raises NsqSourceError if a log is nowhere."""
         sizes = {log: size for log, last in end.items() if (size := last.number - begin_of(start, last)) > 0}
         deadline = time.monotonic() + self._settings.retry_timeout
         ends = [end[log] for log in sizes]
@@ -298,7 +298,7 @@ class Planner:
             if is_done or (place := self.places.get(log)) is None or place.nsqd.name in self._nodes.silent:
                 continue
             try:
-                node = Node(place.nsqd, self._settings)
+                node = LogNode(place.nsqd, self._settings)
                 self._advanced[log] = node.advance(*log, self._settings.channel, position.number)
             except DiscoveryError as error:
                 _log.warning("the channel is not advanced: %s", error)
@@ -316,8 +316,8 @@ def _check_copies(places: Iterable[Place]) -> None:
 
 
 def plan_batch(settings: Settings) -> list[RangePartition]:
-    """Returns the tasks of a batch, between the positions that the options name; DiscoveryError, OptionError,
-    NoRanges."""
+    """Returns the tasks of a batch, between the positions that the options name. Raises DiscoveryError,
+    OptionError, NoRanges if they cannot be found."""
     planner = Planner(settings)
     try:
         begins, ends = planner.begin(EARLIEST), planner.end()

@@ -54,7 +54,7 @@ def is_ours(offset: Mapping[str, Any]) -> bool:
 
 
 def from_json(offset: Mapping[str, Any]) -> dict[Log, Position]:
-    """Returns the positions that `to_json` was given; NsqSourceError if they are not of such a query."""
+    """Returns the positions that `to_json` was given. Raises NsqSourceError if they are not of such a query."""
     if not is_ours(offset) or offset.get("version") != VERSION:
         raise NsqSourceError(
             "the checkpoint was written by a query that reads deliveries, by another version of pyspark_nsq, or by "

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from gnsqd.shared.client import FRAME_HEAD
 from pyspark_nsq.columns import ARROW_SCHEMA, batch_of, columns_of, cut
-from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.discovery import KnownNsqd
 from pyspark_nsq.errors import DiscoveryError
 from pyspark_nsq.options import Settings
-from pyspark_nsq.ranges.node import Node, Unreadable
+from pyspark_nsq.ranges.node import LogNode, RangeUnreadable
 
 _ROWS = 10_000  # of an Arrow batch, about
 _BYTES = 8 << 20  # of an Arrow batch, about
@@ -36,7 +36,7 @@ class RangePartition:
     """The messages from number `start` up to, not including, `end` of a topic at one gnsqd."""
 
     settings: Settings
-    nsqd: Nsqd
+    nsqd: KnownNsqd
     topic: str
     epoch: str
     start: int
@@ -44,10 +44,10 @@ class RangePartition:
     follows: bool  # skips what others have finished in the channel, and nothing keeps
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows; Unreadable, DiscoveryError."""
+        """Yields the rows. Raises RangeUnreadable if messages are missing, DiscoveryError if nsqd does not answer."""
         number, skipped = self.start, 0
         pause, deadline = _PAUSES[0], time.monotonic() + self.settings.retry_timeout
-        node = Node(self.nsqd, self.settings)
+        node = LogNode(self.nsqd, self.settings)
         more = {"channel": self.settings.channel} if self.follows else {}
         while number < self.end:
             begin = number
@@ -63,7 +63,7 @@ class RangePartition:
                 if not self.follows:
                     raise DiscoveryError(f"nsqd {self.nsqd.name} ends topic {self.topic!r} at message {number}")
                 skipped, number = skipped + self.end - number, self.end  # the next plan notices if the log went back
-            except Unreadable as error:
+            except RangeUnreadable as error:
                 if self.settings.fail_on_data_loss:
                     raise
                 _log.warning("%s: left out", error)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from spark.unit.fake_nsqd import FakeNsqd
+    from spark.unit.fake_nsqd import FakeDaemon
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A data directory without queues."""
+    """Returns a data directory without queues."""
     path = tmp_path / "nsqd"
     path.mkdir()
     (path / "nsqd.dat").write_text('{"topics":null,"version":"1.3.0"}')
@@ -19,9 +19,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def nsqds(monkeypatch: pytest.MonkeyPatch) -> "list[FakeNsqd]":
-    from spark.unit.fake_nsqd import FakeNsqd, patch
+def nsqds(monkeypatch: pytest.MonkeyPatch) -> "list[FakeDaemon]":
+    from spark.unit.fake_nsqd import FakeDaemon, patch
 
-    fakes = [FakeNsqd(4150), FakeNsqd(4250)]
+    fakes = [FakeDaemon(4150), FakeDaemon(4250)]
     patch(monkeypatch, fakes)
     return fakes

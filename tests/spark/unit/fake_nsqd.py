@@ -1,7 +1,7 @@
 """An nsqd without sockets, for tests that stop it, or the one who reads from it, at any point.
 
-`FakeNsqd` is one topic with one channel of an nsqd; `patch` puts it where pyspark_nsq would connect to an nsqd and ask
-it for its depth. Several at one port are topics of one nsqd. Nothing waits: what is not there at once is not there.
+`FakeDaemon` is one topic with one channel of an nsqd; `patch` puts it where pyspark_nsq would connect to an nsqd and
+ask it for its depth. Several at one port are topics of one nsqd. Nothing waits: what is not there at once is not there.
 """
 
 import struct
@@ -15,7 +15,7 @@ from gnsqd.shared.client import Frames, PushedMessage
 from pyspark_nsq import nodes
 from pyspark_nsq.columns import split_ids
 from pyspark_nsq.deliveries import backlog, batch, stream
-from pyspark_nsq.discovery import Depth, Nsqd
+from pyspark_nsq.discovery import Depth, KnownNsqd
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NsqSourceError, Refused
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
@@ -24,7 +24,7 @@ TOPIC, CHANNEL = "clicks", "archive"
 
 
 def frames_of(messages: Sequence[PushedMessage]) -> Frames:
-    """What an nsqd sends."""
+    """Returns what an nsqd sends."""
     data, edges = b"", [0]
     for timestamp, attempts, id, body in messages:
         data += struct.pack(">IiqH16s", 30 + len(body), 2, timestamp, attempts, id) + body
@@ -33,7 +33,7 @@ def frames_of(messages: Sequence[PushedMessage]) -> Frames:
 
 
 def split_bodies(data: bytes | memoryview) -> list[bytes]:
-    """Of an MPUB: each stands behind its size."""
+    """Returns the bodies of an MPUB, where each stands behind its size."""
     found, left = [], bytes(data)
     while left:
         end = 4 + int.from_bytes(left[:4], "big")
@@ -42,14 +42,14 @@ def split_bodies(data: bytes | memoryview) -> list[bytes]:
     return found
 
 
-class FakeNsqd:
+class FakeDaemon:
     """Messages and who has them. The published bodies are numbers, never the same twice."""
 
     def __init__(
         self, port: int = 4150, max_rdy_count: int = 2500, piece: int = 3, host: str = "node", topic: str = TOPIC
     ) -> None:
         self.topic = topic
-        self.nsqd = Nsqd(f"{host}:{port}", (host, port), (host, port + 1))
+        self.nsqd = KnownNsqd(f"{host}:{port}", (host, port), (host, port + 1))
         self.max_rdy_count = max_rdy_count
         self.msg_timeout = 60.0
         self.sending = 0  # pieces that are on their way; a real one does not heed TOUCH until they are read
@@ -80,7 +80,7 @@ class FakeNsqd:
             self.queue.append(PushedMessage(self.published * 1_000_000_123, 0, id, body))
 
     def time_out(self) -> None:
-        """What is in flight has run out of time."""
+        """Puts what is in flight back into the queue."""
         for message, _ in self.in_flight.values():
             self.queue.append(message)
         self.in_flight.clear()
@@ -104,9 +104,9 @@ class FakeNsqd:
 
 
 class FakeClient:
-    """A connection to it, as pyspark_nsq.client.Client."""
+    """A connection to it, as pyspark_nsq.client.SourceClient."""
 
-    def __init__(self, *topics: FakeNsqd) -> None:
+    def __init__(self, *topics: FakeDaemon) -> None:
         fake = topics[0]
         if not fake.up:
             raise ConnectionLost("nsqd refuses the connection")
@@ -133,7 +133,7 @@ class FakeClient:
     def _mine(self) -> list[bytes]:
         return [id for id, (_, client) in self.fake.in_flight.items() if client is self]
 
-    def _alive(self) -> FakeNsqd:
+    def _alive(self) -> FakeDaemon:
         if self._closed or not self.fake.up or self._run != self.fake.start_time:
             raise ConnectionLost("nsqd closed the connection")
         return self.fake
@@ -157,7 +157,7 @@ class FakeClient:
         self._push()
 
     def _push(self) -> None:
-        """As nsqd, which sends as long as RDY allows, whether we receive or not."""
+        """Sends as long as RDY allows, whether the client receives or not, as nsqd does."""
         while self.fake.queue and len(self._mine()) < self._ready:
             message = self.fake.queue.popleft()
             message = message._replace(attempts=message.attempts + 1)
@@ -175,7 +175,7 @@ class FakeClient:
         self._alive()
 
     def poll(self) -> bool:
-        """True as long as nsqd sends."""
+        """Returns True as long as nsqd sends."""
         fake = self._alive()
         fake.sending = max(0, fake.sending - 1)
         return fake.sending > 0
@@ -218,15 +218,15 @@ class FakeClient:
         self.fake.taken.append((topic, bodies, defer_ms))
 
     def close(self) -> None:
-        """What is in flight stays so until it has timed out."""
+        """Closes; what is in flight stays so until it has timed out."""
         self.fake.subscribed.discard(self)
         self.fake.connections -= not self._closed
         self._closed = True
 
 
-def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
-    """Let these be all there is."""
-    by_address: dict[Address, list[FakeNsqd]] = {}
+def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeDaemon]) -> None:
+    """Lets these be all there is."""
+    by_address: dict[Address, list[FakeDaemon]] = {}
     for fake in nsqds:
         by_address.setdefault(fake.nsqd.tcp, []).append(fake)
 
@@ -235,25 +235,25 @@ def patch(monkeypatch: pytest.MonkeyPatch, nsqds: Sequence[FakeNsqd]) -> None:
         def connect(cls, address: Address, settings: Settings) -> FakeClient:
             return FakeClient(*by_address[address])
 
-    def depths(settings: Settings, nsqd: Nsqd) -> dict[str, Depth]:
+    def depths(settings: Settings, nsqd: KnownNsqd) -> dict[str, Depth]:
         found = {fake.topic: fake.depth() for fake in by_address[nsqd.tcp]}
         return {topic: found.get(topic) or Depth() for topic in settings.topics or filter(settings.matches, found)}
 
-    def find_nsqds(settings: Settings, topic: str = "") -> list[Nsqd]:
+    def find_nsqds(settings: Settings, topic: str = "") -> list[KnownNsqd]:
         return sorted({fake.nsqd for fake in nsqds})
 
     for module in (backlog, batch, stream):
-        monkeypatch.setattr(module, "Client", Client)
+        monkeypatch.setattr(module, "SourceClient", Client)
     for module in (backlog, stream):
         monkeypatch.setattr(module, "depths", depths)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    monkeypatch.setattr(batch.Batch, "_wait", lambda self, timeout: False)
+    monkeypatch.setattr(batch.DeliveryBatch, "_wait", lambda self, timeout: False)
     monkeypatch.setattr(nodes, "find_nsqds", find_nsqds)
     monkeypatch.setattr(backlog, "_SCAN", -60.0)
 
 
-def bodies(nsqds: Iterable[FakeNsqd]) -> Iterator[bytes]:
-    """Everything that was published."""
+def bodies(nsqds: Iterable[FakeDaemon]) -> Iterator[bytes]:
+    """Yields everything that was published."""
     for fake in nsqds:
         for number in range(1, fake.published + 1):
             yield f"{fake.topic}@{fake.nsqd.name}/{number}".encode()

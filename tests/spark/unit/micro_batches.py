@@ -1,4 +1,4 @@
-"""What Spark does with a stream reader, without Spark: micro-batches with a checkpoint.
+"""Uses a stream reader as Spark does, without Spark: micro-batches with a checkpoint.
 
 The checkpoint is two logs, as Spark's: a batch is planned in one before its tasks run, and noted in the other when the
 sink has its rows. A driver that died is replaced by calling `restart`.
@@ -24,7 +24,7 @@ class MicroBatches:
         self.restart()
 
     def restart(self) -> None:
-        """A new driver."""
+        """Starts a new driver."""
         self.reader = NsqStreamReader(replace(self.settings, mode="deliveries"))
         self.reader.prepareForTriggerAvailableNow()
 
@@ -32,7 +32,7 @@ class MicroBatches:
         return self.offsets[self.committed - 1] if self.committed else self.reader.initialOffset()
 
     def plan(self) -> bool:
-        """Plan a batch unless there is one already; False when nothing waits."""
+        """Plans a batch unless there is one already; returns False if nothing waits."""
         if len(self.offsets) == self.committed:
             start = self.start()
             end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
@@ -44,27 +44,27 @@ class MicroBatches:
         return True
 
     def rows(self) -> Rows:
-        """Of the batch that is planned and not committed."""
+        """Returns the rows of the batch that is planned and not committed."""
         return rows_of(self.reader, self.start(), self.offsets[self.committed])
 
     def execute(self) -> None:
-        """Run the tasks of the planned batch, and commit."""
+        """Runs the tasks of the planned batch, and commits."""
         self.sink += self.rows()
         self.committed += 1
 
     def drain(self) -> None:
-        """Batch after batch until nothing waits."""
+        """Executes batch after batch until nothing waits."""
         while self.plan():
             self.execute()
 
     def drain_again(self, settings: Settings) -> None:
-        """A new driver with these settings drains."""
+        """Drains with a new driver, which has these settings."""
         self.settings = settings
         self.restart()
         self.drain()
 
 
 def rows_of(reader: NsqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Rows:
-    """The rows of all tasks of a batch."""
+    """Returns the rows of all tasks of a batch."""
     tasks = reader.partitions(start, end)
     return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]

@@ -4,8 +4,7 @@ import os
 import pickle
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +13,10 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceRe
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kit.auth_server import EVERYTHING, AuthServer, grant
-from kit.certificates import write_identities
 from kit.daemons import Daemon, free_port
 from kit.nsq_client import Client as Consumer
 from kit.spark_topics import bodies, daemon_options, name
-from kit.traffic import DaemonFactory, create, post, publish, wait_for
+from kit.traffic import DaemonFactory, create, publish, wait_for
 from pyspark_nsq.catalog_table import schema_of
 from pyspark_nsq.columns import ARROW_SCHEMA
 from pyspark_nsq.data_source import NsqDataSource
@@ -44,10 +41,10 @@ def load(given: dict[str, str]) -> Callable[[], DataSourceReader]:
     return lambda: pickle.loads(kept).reader(schema)
 
 
-def rows(reader: DataSourceReader, partitions: Iterable[InputPartition] | None = None) -> list[Row]:
-    """What executors would yield: reader and partitions come to them pickled."""
+def rows(reader: DataSourceReader) -> list[Row]:
+    """Returns what executors would yield: reader and partitions come to them pickled."""
     found: list[Row] = []
-    for partition in reader.partitions() if partitions is None else partitions:
+    for partition in reader.partitions() or [InputPartition(None)]:  # as Spark does
         for part in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition))):
             assert isinstance(part, pa.RecordBatch)
             assert part.schema.equals(ARROW_SCHEMA)
@@ -68,7 +65,6 @@ def values(found: list[Row]) -> list[bytes]:
 
 
 def test_all_scans_of_a_frame_have_the_rows_that_were_there_at_load(gnsqd_factory: DaemonFactory) -> None:
-    """Without a channel, and by default."""
     nsqd = gnsqd_factory("--durability=process")
     publish(nsqd, "t", *bodies(100))
     given = options(nsqd)
@@ -104,14 +100,6 @@ def test_peek_leaves_everything_where_it_is(nsqd: Daemon, caplog: pytest.LogCapt
     assert not caplog.messages
 
 
-def test_a_look_is_in_as_many_tasks_as_the_options_name(nsqd: Daemon) -> None:
-    publish(nsqd, "t", *bodies(100))
-    reader = load(options(nsqd, peek="true", minPartitions="3"))()
-    counts = [Counter(row["value"] for row in rows(reader, [task])) for task in reader.partitions()]
-    assert sorted(count.total() for count in counts) == [33, 33, 34]
-    assert sum(counts, Counter[bytes]()) == Counter(bodies(100))
-
-
 def test_a_look_that_does_not_see_everything_warns(
     nsqd: Daemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,9 +126,7 @@ def test_a_look_makes_the_channel_for_the_next_one(nsqd: Daemon) -> None:
     create(nsqd, "t", "another")
     publish(nsqd, "t", b"before")
     wait_for(nsqd, "t", "another", depth=1)
-    reader = load(options(nsqd, peek="true"))()
-    assert reader.partitions() == []
-    assert rows(reader, [InputPartition(None)]) == []  # what Spark makes of that
+    assert peek(nsqd) == []
     publish(nsqd, "t", b"after")
     wait_for(nsqd, "t", "c", depth=1)
     assert values(peek(nsqd)) == [b"after"]
@@ -175,21 +161,6 @@ def test_a_look_at_nothing_is_reported(nsqd_factory: DaemonFactory) -> None:
         peek(one, **{"nsq.nsqd.tcp.addresses": nobody})
 
 
-def test_a_look_goes_over_tls_with_a_secret(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    files = write_identities(tmp_path)
-    cert, key = files["server"]
-    https = f"127.0.0.1:{free_port()}"
-    with AuthServer(grant(EVERYTHING)) as server:
-        flags = [f"--tls-cert={cert}", f"--tls-key={key}", "--tls-required=tcp-https", f"--https-address={https}"]
-        nsqd = nsqd_factory(*flags, f"--auth-http-address={server.address}")
-        post(nsqd, "/pub?topic=t", b"x")
-        secured = {"nsq.nsqd.http.addresses": https, "nsq.nsqd.http.tls": "true"}
-        secured |= {"nsq.tls.ca": files["authority"][0], "nsq.auth.secret": "secret"}
-        assert values(peek(nsqd, **secured)) == [b"x"]
-        with pytest.raises(DiscoveryError, match="its certificate is not trusted"):
-            peek(nsqd, **(secured | {"nsq.tls.ca": files["unknown"][0]}))
-
-
 # What Spark asks first
 
 GIVEN = {"subscribe": "t", "channel": "c", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"}
@@ -219,6 +190,12 @@ def test_another_schema_is_refused() -> None:
     assert isinstance(stream.streamReader(SCHEMA), NsqStreamReader)
     with pytest.raises(OptionError, match=refused):
         stream.streamReader(other).getDefaultReadLimit()
+
+
+def test_what_is_in_a_topic_cannot_be_replaced() -> None:
+    sink = NsqDataSource({"topic": "t", "nsq.nsqd.tcp.addresses": "127.0.0.1:1"})
+    with pytest.raises(OptionError, match="mode 'overwrite' is not possible: what is in a topic cannot be replaced"):
+        sink.writer(schema_of("value STRING"), overwrite=True)
 
 
 def test_a_stream_with_wrong_options_is_reported_whatever_it_is_asked_first() -> None:

@@ -15,8 +15,8 @@ from kit import nsq_client
 from kit.auth_server import EVERYTHING, AuthServer, grant, response
 from kit.certificates import write_identities
 from kit.daemons import DEADLINE, Daemon, free_port
-from kit.traffic import DaemonFactory, create, wait_for
-from pyspark_nsq.client import Client
+from kit.traffic import DaemonFactory, wait_for
+from pyspark_nsq.client import SourceClient
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, NsqSourceError, Refused
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
@@ -30,11 +30,11 @@ def address(nsqd: Daemon) -> Address:
     return nsqd.tcp_address
 
 
-def connect(nsqd: Daemon, settings: Settings = PLAIN) -> Client:
-    return Client.connect(address(nsqd), settings)
+def connect(nsqd: Daemon, settings: Settings = PLAIN) -> SourceClient:
+    return SourceClient.connect(address(nsqd), settings)
 
 
-def consumer(nsqd: Daemon, rdy: int = 0, settings: Settings = PLAIN) -> Client:
+def consumer(nsqd: Daemon, rdy: int = 0, settings: Settings = PLAIN) -> SourceClient:
     client = connect(nsqd, settings)
     client.subscribe("t", "c")
     if rdy:
@@ -42,7 +42,7 @@ def consumer(nsqd: Daemon, rdy: int = 0, settings: Settings = PLAIN) -> Client:
     return client
 
 
-def receive(client: Client, count: int) -> list[PushedMessage]:
+def receive(client: SourceClient, count: int) -> list[PushedMessage]:
     messages: list[PushedMessage] = []
     deadline = time.monotonic() + DEADLINE
     while len(messages) < count:
@@ -51,8 +51,8 @@ def receive(client: Client, count: int) -> list[PushedMessage]:
     return messages
 
 
-def receive_ids(client: Client, count: int) -> list[bytes]:
-    """Of that many messages, each once however often it comes, in order."""
+def receive_ids(client: SourceClient, count: int) -> list[bytes]:
+    """Returns the ids of that many messages, each once however often it comes, in order."""
     ids: set[bytes] = set()
     while len(ids) < count:
         ids.update(message.id for message in receive(client, 1))
@@ -78,17 +78,6 @@ def test_no_more_are_in_flight_than_requested_and_allowed(nsqd_factory: DaemonFa
         reader.ready(1000)
         assert len(receive(reader, 2)) == 2
         await_counts(nsqd, 5, 5)
-
-
-def test_requeued_messages_obey(nsqd: Daemon) -> None:
-    with connect(nsqd) as client, consumer(nsqd, 1) as reader:
-        client.publish("t", [b"x"])
-        (message,) = receive(reader, 1)
-        reader.requeue([message.id])
-        (again,) = receive(reader, 1)
-        assert (again.id, again.attempts) == (message.id, 2)
-        reader.requeue([again.id], 60_000)
-        wait_for(nsqd, "t", "c", deferred_count=1)
 
 
 def test_every_finished_message_is_known_to_the_daemon_when_finish_confirmed_returns(nsqd: Daemon) -> None:
@@ -152,17 +141,6 @@ def test_messages_that_timed_out_are_reported_as_unfinished(nsqd: Daemon) -> Non
 # Publishing
 
 
-def test_messages_are_published_alone_together_and_with_a_delay(nsqd: Daemon) -> None:
-    create(nsqd, "t", "c")
-    with connect(nsqd) as client, nsq_client.Client(address(nsqd)) as other:
-        client.publish("t", [b"one"])
-        client.publish("t", [b"two", b"three" * 1000, b"\x00\n"])
-        client.publish("t", [b"later", b"later too"], 60_000)
-        other.subscribe("t", "c", 10)
-        assert {other.message().body for _ in range(4)} == {b"one", b"two", b"three" * 1000, b"\x00\n"}
-        wait_for(nsqd, "t", "c", deferred_count=2)
-
-
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "tls"])
 def test_more_than_the_sockets_hold_is_published_and_consumed(
     tls_factory: DaemonFactory, files: Files, secured: bool
@@ -192,7 +170,7 @@ BAD_CHANNEL = 'E_BAD_CHANNEL SUB channel name "c:d" is not valid'
         (lambda client: client.publish("t", [bytes(1_000_000)] * 20), "E_BAD_BODY "),  # refused while it is sent
     ],
 )
-def test_what_is_refused_has_the_reason(nsqd: Daemon, call: Callable[[Client], None], error: str) -> None:
+def test_what_is_refused_has_the_reason(nsqd: Daemon, call: Callable[[SourceClient], None], error: str) -> None:
     with connect(nsqd) as client, pytest.raises(Refused, match=f"^nsqd 127.0.0.1:{address(nsqd)[1]} refused: {error}"):
         call(client)
 
@@ -214,19 +192,19 @@ def test_what_the_client_says_of_itself(nsqd_factory: DaemonFactory) -> None:
 def test_a_daemon_that_is_not_there_is_named(host: str, error: str) -> None:
     port = free_port()
     with pytest.raises(ConnectionLost, match=f"cannot connect to nsqd {host}:{port}: {error}"):
-        Client.connect((host, port), PLAIN)
+        SourceClient.connect((host, port), PLAIN)
 
 
-CALLS: dict[str, Callable[[Client], object]] = {
+CALLS: dict[str, Callable[[SourceClient], object]] = {
     "receive": lambda client: client.receive(1.0),
     "finish": lambda client: client.finish([b"0" * 16]),
-    "finish_confirmed": Client.finish_confirmed,
+    "finish_confirmed": SourceClient.finish_confirmed,
     "publish": lambda client: client.publish("t", [b"x"]),
 }
 
 
 def again_and_again(call: Callable[[], object]) -> None:
-    """Sending fails no earlier than when the answer to something sent before has come."""
+    """Calls until it fails: sending does not before the answer to something sent earlier has come."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         call()
@@ -300,11 +278,11 @@ def test_the_secret_authorizes(nsqd_factory: DaemonFactory) -> None:
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Client, socket.socket]]:
-    """A client, and the socket of what it takes for an nsqd."""
+def pair() -> Iterator[tuple[SourceClient, socket.socket]]:
+    """Lends a client, and the socket of what it takes for an nsqd."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(DEADLINE)
-    with Client(ours, "peer", DEADLINE) as client, theirs:
+    with SourceClient(ours, "peer", DEADLINE) as client, theirs:
         yield client, theirs
 
 
@@ -326,7 +304,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_frames_may_come_in_any_pieces(pair: tuple[Client, socket.socket], seed: int) -> None:
+def test_frames_may_come_in_any_pieces(pair: tuple[SourceClient, socket.socket], seed: int) -> None:
     client, peer = pair
     chance = random.Random(seed)
     expected = [chance.choice(MESSAGES) for _ in range(20)]
@@ -341,9 +319,9 @@ def test_frames_may_come_in_any_pieces(pair: tuple[Client, socket.socket], seed:
 
 
 def test_what_came_while_the_process_was_stopped_is_received(
-    pair: tuple[Client, socket.socket], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[SourceClient, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was stopped behind its first look at the socket, for longer than it would have waited."""
+    """Stops the process after its first look at the socket, for longer than it would have waited."""
     client, peer = pair
     look = client.poll
 
@@ -367,7 +345,7 @@ def test_what_came_while_the_process_was_stopped_is_received(
     ],
 )
 def test_heartbeats_are_answered_by_whatever_is_called(
-    pair: tuple[Client, socket.socket], call: Callable[[Client], object], answer: bytes
+    pair: tuple[SourceClient, socket.socket], call: Callable[[SourceClient], object], answer: bytes
 ) -> None:
     client, peer = pair
     peer.sendall(HEARTBEAT + answer)
@@ -375,7 +353,7 @@ def test_heartbeats_are_answered_by_whatever_is_called(
     assert peer.recv(100).endswith(b"NOP\n")
 
 
-def test_messages_that_come_before_an_answer_are_kept(pair: tuple[Client, socket.socket]) -> None:
+def test_messages_that_come_before_an_answer_are_kept(pair: tuple[SourceClient, socket.socket]) -> None:
     client, peer = pair
     peer.sendall(pushed(MESSAGES[0]))
     client.poll()
@@ -401,7 +379,7 @@ def test_messages_that_come_before_an_answer_are_kept(pair: tuple[Client, socket
 )
 @pytest.mark.parametrize("use", ["receive", "finish"])
 def test_wrong_bytes_and_the_end_are_reported(
-    pair: tuple[Client, socket.socket], use: str, data: bytes, error: type[NsqSourceError], text: str
+    pair: tuple[SourceClient, socket.socket], use: str, data: bytes, error: type[NsqSourceError], text: str
 ) -> None:
     client, peer = pair
     peer.sendall(data)
@@ -414,7 +392,7 @@ def test_wrong_bytes_and_the_end_are_reported(
 @pytest.mark.parametrize("timeout", [0.02, 0.0])
 def test_silence_where_an_answer_is_due_is_reported(timeout: float) -> None:
     ours, theirs = socket.socketpair()
-    with theirs, Client(ours, "peer", 0.1) as client:
+    with theirs, SourceClient(ours, "peer", 0.1) as client:
         with pytest.raises(ConnectionLost, match="nsqd peer does not answer"):
             client.publish("t", [b"x"])
         with pytest.raises(ConnectionLost, match="nsqd peer was silent for 0.1 s"):
@@ -423,13 +401,13 @@ def test_silence_where_an_answer_is_due_is_reported(timeout: float) -> None:
 
 def test_a_daemon_that_reads_nothing_is_reported() -> None:
     ours, theirs = socket.socketpair()
-    with theirs, Client(ours, "peer", 1e6) as client:
+    with theirs, SourceClient(ours, "peer", 1e6) as client:
         with pytest.raises(ConnectionLost, match="nsqd peer does not read what it is sent"):
             client.touch_joined(bytes(16 << 20), within=0.1)
         assert client.hangs
 
 
-def test_an_answer_that_is_none_is_reported(pair: tuple[Client, socket.socket]) -> None:
+def test_an_answer_that_is_none_is_reported(pair: tuple[SourceClient, socket.socket]) -> None:
     client, peer = pair
     peer.sendall(frame(nsq_client.RESPONSE, b"CLOSE_WAIT"))
     with pytest.raises(ConnectionLost, match="answered b'CLOSE_WAIT' in place of OK"):
@@ -446,7 +424,7 @@ def drain(peer: socket.socket, size: int) -> bytes:
     return bytes(received)
 
 
-def test_a_peer_that_writes_before_it_reads_blocks_nobody(pair: tuple[Client, socket.socket]) -> None:
+def test_a_peer_that_writes_before_it_reads_blocks_nobody(pair: tuple[SourceClient, socket.socket]) -> None:
     client, peer = pair
     command = b"FIN 0123456789abcdef\n" * 200_000
     received = []
@@ -463,7 +441,7 @@ def test_a_peer_that_writes_before_it_reads_blocks_nobody(pair: tuple[Client, so
     assert receive(client, 20_000) == [MESSAGES[1]] * 20_000
 
 
-def test_an_answer_that_comes_while_it_still_sends_is_seen(pair: tuple[Client, socket.socket]) -> None:
+def test_an_answer_that_comes_while_it_still_sends_is_seen(pair: tuple[SourceClient, socket.socket]) -> None:
     client, peer = pair
     peer.sendall(pushed(MESSAGES[0]) + OK)
     thread = threading.Thread(target=drain, args=(peer, 4_000_000))

@@ -3,6 +3,7 @@
 import json
 import signal
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Event
 from typing import Any, NoReturn
@@ -12,15 +13,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from kit.daemons import Daemon, eventually
 from kit.spark_topics import bodies as numbered
-from kit.traffic import DaemonFactory, publish
+from kit.traffic import DaemonFactory, create, post, publish, wait_for
 from pyspark_nsq import nodes
 from pyspark_nsq.client import name_of
 from pyspark_nsq.deliveries import backlog, batch
 from pyspark_nsq.discovery import Depth
-from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
+from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.options import Settings
 from pyspark_nsq.stream_reader import NsqStreamReader
-from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeNsqd, bodies, patch
+from spark.unit.fake_nsqd import CHANNEL, TOPIC, FakeDaemon, bodies, patch
 from spark.unit.micro_batches import MicroBatches, rows_of
 
 ALL = ReadAllAvailable()
@@ -33,7 +34,7 @@ def settings() -> Settings:
 
 
 def counts(reader: NsqStreamReader, start: Offset | None = None, limit: object = ALL) -> dict[str, int]:
-    """How many rows the next batch has of each nsqd; they are given back."""
+    """Counts the rows of the next batch by nsqd; gives them back."""
     start = reader.initialOffset() if start is None else start
     end = reader.latestOffset(start, limit)
     rows = rows_of(reader, start, end)
@@ -50,12 +51,12 @@ def release(reader: NsqStreamReader) -> None:
 
 
 def close(reader: NsqStreamReader) -> None:
-    """What the end of its process does."""
+    """Does what the end of its process does."""
     reader._chosen._held[1].close()  # type: ignore[union-attr,index]
 
 
 def first(reader: NsqStreamReader) -> Offset:
-    """The offset of the first batch, whose messages are finished."""
+    """Finishes the messages of the first batch; returns its offset."""
     end = reader.latestOffset(reader.initialOffset(), ALL)
     reader.commit(end)
     return end
@@ -74,7 +75,9 @@ def addressed(settings: Settings, *nsqds: Daemon) -> Settings:
 # What a batch has
 
 
-def test_a_batch_has_queued_messages_up_to_the_limit_of_the_trigger(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_a_batch_has_queued_messages_up_to_the_limit_of_the_trigger(
+    settings: Settings, nsqds: list[FakeDaemon]
+) -> None:
     nsqds[0].publish(50)
     nsqds[1].publish(3)
     assert NsqStreamReader(settings).getDefaultReadLimit() == ALL
@@ -85,7 +88,7 @@ def test_a_batch_has_queued_messages_up_to_the_limit_of_the_trigger(settings: Se
 
 
 def test_no_more_is_in_flight_than_allowed_over_as_many_connections_as_that_needs(
-    settings: Settings, nsqds: list[FakeNsqd]
+    settings: Settings, nsqds: list[FakeDaemon]
 ) -> None:
     nsqds[0].max_rdy_count = 4
     nsqds[0].publish(50)
@@ -98,7 +101,7 @@ def test_no_more_is_in_flight_than_allowed_over_as_many_connections_as_that_need
 
 
 def test_a_limit_to_the_consumers_of_a_channel_makes_the_batch_smaller(
-    settings: Settings, nsqds: list[FakeNsqd]
+    settings: Settings, nsqds: list[FakeDaemon]
 ) -> None:
     nsqds[0].max_rdy_count, nsqds[0].max_consumers = 4, 2
     nsqds[0].publish(50)
@@ -106,7 +109,7 @@ def test_a_limit_to_the_consumers_of_a_channel_makes_the_batch_smaller(
 
 
 def test_a_batch_ends_at_its_limit_of_bytes(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nsqds[0].publish(1000)
     reader = NsqStreamReader(replace(settings, max_bytes_per_trigger=2000))
@@ -120,14 +123,15 @@ def test_a_batch_ends_at_its_limit_of_bytes(
 
 
 def test_rows_are_in_as_many_tasks_as_the_options_name(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nsqds[0].publish(60)
-    for least, tasks in ((None, 1), (4, 4), (99, 60)):
-        reader = NsqStreamReader(replace(settings, min_partitions=least))
+    for least, largest, sizes in ((None, None, [60]), (4, None, [15] * 4), (99, None, [1] * 60), (None, 25, [20] * 3)):
+        reader = NsqStreamReader(replace(settings, min_partitions=least, max_records_per_partition=largest))
         start = reader.initialOffset()
         end = reader.latestOffset(start, ALL)
-        assert len(reader.partitions(start, end)) == tasks
+        tasks = reader.partitions(start, end)
+        assert [sum(batch.num_rows for batch in reader.read(task)) for task in tasks] == sizes
         assert values(rows_of(reader, start, end)) == sorted(bodies(nsqds))
         release(reader)
     monkeypatch.setattr(batch, "_TASK_BYTES", 2000)  # of which a row takes 117 or 118
@@ -136,16 +140,8 @@ def test_rows_are_in_as_many_tasks_as_the_options_name(
     assert len(reader.partitions(start, reader.latestOffset(start, ALL))) == 4
 
 
-def test_largest_task_makes_more_tasks(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    nsqds[0].publish(60)
-    reader = NsqStreamReader(replace(settings, max_records_per_partition=25))
-    start = reader.initialOffset()
-    tasks = reader.partitions(start, reader.latestOffset(start, ALL))
-    assert [sum(batch.num_rows for batch in reader.read(task)) for task in tasks] == [20, 20, 20]
-
-
 def test_batch_waits_for_enough_messages_but_not_for_ever(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr("pyspark_nsq.nodes.time.monotonic", lambda: now)
@@ -162,7 +158,7 @@ def test_batch_waits_for_enough_messages_but_not_for_ever(
 
 
 def test_enough_are_the_messages_that_wait_though_a_batch_may_have_fewer(
-    settings: Settings, nsqds: list[FakeNsqd]
+    settings: Settings, nsqds: list[FakeDaemon]
 ) -> None:
     reader = NsqStreamReader(replace(settings, min_messages_per_trigger=20, max_in_flight=10))
     end, found = reader.initialOffset(), []
@@ -173,27 +169,38 @@ def test_enough_are_the_messages_that_wait_though_a_batch_may_have_fewer(
     assert found == [10, 10, 10, 0], "10 are not enough"
 
 
-def test_when_nothing_waits_the_offset_is_the_same_to_the_byte(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    """Spark compares the JSON."""
-    nsqds[0].publish(1)
+def test_batch_follows_one_whose_rows_nobody_asked_for(settings: Settings, nsqds: list[FakeDaemon]) -> None:
+    """Asks as Spark 4.1, which passes no start, and needs no tasks if the plan drops all rows."""
     reader = NsqStreamReader(settings)
-    end = reader.latestOffset(reader.initialOffset(), ALL)
-    text = json.dumps(end)
-    assert json.dumps(reader.latestOffset(json.loads(text), ALL)) == text
-    assert reader.partitions(end, end) == []
+    for number in (1, 2):
+        nsqds[0].publish(1)
+        assert reader.latestOffset()["batch"] == number
+        assert len(nsqds[0].finished) == number - 1
 
 
-def test_no_messages_make_no_batch(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_an_nsqd_that_lets_nothing_be_in_flight_is_reported(settings: Settings, nsqds: list[FakeDaemon]) -> None:
+    nsqds[0].max_rdy_count = 0
+    nsqds[0].publish(1)
+    with pytest.raises(NsqSourceError, match="nsqd node:4150 has --max-rdy-count=0: it sends messages to no consumer"):
+        first(NsqStreamReader(settings))
+    assert nsqds[0].connections == 0
+
+
+def test_no_messages_make_no_batch(settings: Settings, nsqds: list[FakeDaemon]) -> None:
+    """Compares the JSON of the offsets, as Spark does."""
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
-    assert (
-        reader.latestOffset(start, ALL) == start == reader.initialOffset() == NsqStreamReader(settings).initialOffset()
-    )
-    assert reader.partitions(start, start) == []
-    reader.commit(start)
+    assert reader.initialOffset() == NsqStreamReader(settings).initialOffset() == start
+    for published in (0, 1):
+        nsqds[0].publish(published)
+        end = reader.latestOffset(start, ALL)
+        assert (end == start) == (published == 0)
+        assert json.dumps(reader.latestOffset(json.loads(json.dumps(end)), ALL)) == json.dumps(end)
+        assert reader.partitions(end, end) == []
+        reader.commit(end)
 
 
-def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     for fake in nsqds:
         fake.channel_exists = False
     nsqds[0].publish(4)
@@ -202,7 +209,7 @@ def test_a_topic_without_the_channel_is_read_from_its_beginning(settings: Settin
 
 
 def test_a_paused_channel_is_not_waited_for(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_truth = nsqds[0].depth
     monkeypatch.setattr(nsqds[0], "depth", lambda: in_truth()._replace(paused=True))
@@ -214,8 +221,8 @@ def test_a_paused_channel_is_not_waited_for(
 def test_topics_that_match_a_pattern_are_read_when_they_are_there(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views, visits = (FakeNsqd(topic=topic) for topic in ("views", "visits"))
-    nsqds = [FakeNsqd()]
+    views, visits = (FakeDaemon(topic=topic) for topic in ("views", "visits"))
+    nsqds = [FakeDaemon()]
     monkeypatch.setattr(nodes, "_LIST_INTERVAL", 0.0)
     patch(monkeypatch, nsqds)
     reader = NsqStreamReader(replace(settings, topics=(), topic_pattern="vi.*"))
@@ -235,7 +242,9 @@ def test_topics_that_match_a_pattern_are_read_when_they_are_there(
 # What is in flight
 
 
-def test_messages_are_finished_when_spark_has_committed_their_batch(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_messages_are_finished_when_spark_has_committed_their_batch(
+    settings: Settings, nsqds: list[FakeDaemon]
+) -> None:
     nsqds[0].publish(5)
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
@@ -254,7 +263,7 @@ def test_messages_are_finished_when_spark_has_committed_their_batch(settings: Se
 
 
 def test_messages_are_touched_before_they_time_out(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nsqds[0].msg_timeout, nsqds[0].sending = 0.2, 10_000
     nsqds[0].publish(5)
@@ -266,16 +275,28 @@ def test_messages_are_touched_before_they_time_out(
     assert len(nsqds[0].finished) == 5
 
 
-def test_messages_are_touched_while_a_large_batch_is_cut_into_tasks(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take = batch.Batch._take
+def test_no_message_times_out_while_its_batch_takes_longer(gnsqd: Daemon, settings: Settings) -> None:
+    create(gnsqd, "clock", "ticks")
+    publish(gnsqd, TOPIC, *numbered(1000))
+    reader = NsqStreamReader(replace(addressed(settings, gnsqd), msg_timeout_ms=2000))
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    post(gnsqd, "/pub?topic=clock&defer=4500", b"tick")
+    wait_for(gnsqd, "clock", "ticks", depth=1)  # two timeouts later, by the clock of the daemon
+    reader.commit(end)
+    stats = gnsqd.channel_stats(TOPIC, CHANNEL)
+    assert [stats[name] for name in ("depth", "in_flight_count", "timeout_count")] == [0, 0, 0]
 
-    def take_slowly(self: batch.Batch, held: Any) -> Any:
+
+def test_messages_are_touched_while_a_large_batch_is_cut_into_tasks(
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = batch.DeliveryBatch._take
+
+    def take_slowly(self: batch.DeliveryBatch, held: Any) -> Any:
         eventually(lambda: len(nsqds[0].touched) == 5)
         return take(self, held)
 
-    monkeypatch.setattr(batch.Batch, "_take", take_slowly)
+    monkeypatch.setattr(batch.DeliveryBatch, "_take", take_slowly)
     nsqds[0].msg_timeout = 0.2
     nsqds[0].publish(5)
     reader = NsqStreamReader(settings)
@@ -286,21 +307,32 @@ def test_messages_are_touched_while_a_large_batch_is_cut_into_tasks(
     assert len(nsqds[0].finished) == 5
 
 
-def test_what_a_broken_connection_had_comes_again(
-    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "lose, reported",
+    [
+        (FakeDaemon.restart, "nsqd closed the connection: what was in flight to this stream comes again"),
+        (FakeDaemon.time_out, "5 messages timed out before Spark had committed their batch: they come again"),
+    ],
+)
+def test_what_an_nsqd_does_not_count_as_in_flight_any_more_comes_again(
+    settings: Settings,
+    nsqds: list[FakeDaemon],
+    caplog: pytest.LogCaptureFixture,
+    lose: Callable[[FakeDaemon], None],
+    reported: str,
 ) -> None:
     for fake in nsqds:
         fake.publish(5)
     query = MicroBatches(settings)
     query.plan()
-    nsqds[0].restart()
+    lose(nsqds[0])
     query.drain()
     query.restart()
     query.drain()
     assert Counter(values(query.sink)) == {body: 2 if b"4150" in body else 1 for body in bodies(nsqds)}, (
         "the other nsqd has finished its messages"
     )
-    assert "nsqd closed the connection: what was in flight to this stream comes again" in caplog.text
+    assert reported in caplog.text
 
 
 def test_an_nsqd_that_hangs_is_waited_for_once(
@@ -320,22 +352,10 @@ def test_an_nsqd_that_hangs_is_waited_for_once(
     assert nsqds[1].channel_stats(TOPIC, CHANNEL)["in_flight_count"] == 0
 
 
-def test_messages_that_timed_out_are_counted(
-    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
-) -> None:
-    nsqds[0].publish(5)
-    query = MicroBatches(settings)
-    query.plan()
-    nsqds[0].time_out()
-    query.drain()
-    query.restart()
-    query.drain()
-    assert len(query.sink) == 10
-    assert "5 messages timed out before Spark had committed their batch: they come again" in caplog.text
-
-
 @pytest.mark.parametrize("step", ["planned", "read", "committed"])
-def test_what_a_driver_that_died_had_in_hand_comes_again(settings: Settings, nsqds: list[FakeNsqd], step: str) -> None:
+def test_what_a_driver_that_died_had_in_hand_comes_again(
+    settings: Settings, nsqds: list[FakeDaemon], step: str
+) -> None:
     nsqds[0].publish(5)
     query = MicroBatches(settings)
     query.plan()
@@ -354,7 +374,7 @@ def test_what_a_driver_that_died_had_in_hand_comes_again(settings: Settings, nsq
     assert (len(nsqds[0].finished), len(nsqds[0].in_flight), len(nsqds[0].queue)) == (8, 0, 0)
 
 
-def test_offsets_of_another_kind_of_stream_are_refused(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_offsets_of_another_kind_of_stream_are_refused(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     with_spool = {"version": 2, "stream": "5f0c", "batch": 7, "channel": CHANNEL, "chains": [], "addresses": {}}
     ranges = {"version": 1, "channel": CHANNEL, "positions": []}
     for offset, text in (
@@ -366,17 +386,11 @@ def test_offsets_of_another_kind_of_stream_are_refused(settings: Settings, nsqds
             NsqStreamReader(settings).latestOffset(offset, ALL)
 
 
-def test_another_channel_than_the_checkpoints_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
-    start = NsqStreamReader(settings).initialOffset()
-    with pytest.raises(OptionError, match="option 'channel' is 'other', but .* the channel 'archive'"):
-        NsqStreamReader(replace(settings, channel="other")).latestOffset(start, ALL)
-
-
 # Which nsqds are read
 
 
 def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = NsqStreamReader(settings)
     nsqds[0].publish(1)
@@ -392,7 +406,7 @@ def test_an_nsqd_that_left_discovery_is_read_while_it_answers(
 
 
 def test_an_nsqlookupd_that_hangs_is_not_asked_at_every_look(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, asked = 0.0, 0
 
@@ -413,7 +427,7 @@ def test_an_nsqlookupd_that_hangs_is_not_asked_at_every_look(
 
 
 def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 0.0
     asked: list[float] = []
@@ -450,7 +464,7 @@ def test_an_nsqd_that_is_away_is_asked_again_after_pauses_that_grow(
 
 
 def test_an_nsqd_is_asked_once_for_all_topics(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0
     in_truth = nsqds[0].depth
@@ -465,7 +479,7 @@ def test_an_nsqd_is_asked_once_for_all_topics(
     assert asked == 1
 
 
-def test_a_new_stream_of_nsqds_that_are_all_away_is_reported(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_a_new_stream_of_nsqds_that_are_all_away_is_reported(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     for fake in nsqds:
         fake.up = False
     with pytest.raises(
@@ -475,7 +489,7 @@ def test_a_new_stream_of_nsqds_that_are_all_away_is_reported(settings: Settings,
 
 
 def test_other_consumers_of_the_channel_are_warned_of_once(
-    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+    settings: Settings, nsqds: list[FakeDaemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = NsqStreamReader(settings)
     start = reader.initialOffset()
@@ -489,7 +503,7 @@ def test_other_consumers_of_the_channel_are_warned_of_once(
     assert reported.startswith(f"channel {CHANNEL} of topic {TOPIC} at nsqd node:4150 has 1 other consumers")
 
 
-def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_available_now_ends_although_more_is_published(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     nsqds[0].publish(20)
     batches = MicroBatches(replace(settings, max_messages_per_trigger=7))
     while batches.plan():
@@ -505,7 +519,7 @@ def test_available_now_ends_although_more_is_published(settings: Settings, nsqds
 
 
 def test_available_now_waits_for_what_is_in_flight(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "_SCAN", 30.0)
     looks = iter([Depth(in_flight=2, channel_exists=True)] * 5)
@@ -518,7 +532,7 @@ def test_available_now_waits_for_what_is_in_flight(
 
 
 def test_available_now_gives_up_what_never_comes(
-    settings: Settings, nsqds: list[FakeNsqd], monkeypatch: pytest.MonkeyPatch
+    settings: Settings, nsqds: list[FakeDaemon], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nsqds[0], "depth", lambda: Depth(channel=5, channel_exists=True))
     nsqds[1].publish(3)
@@ -529,7 +543,7 @@ def test_available_now_gives_up_what_never_comes(
 
 
 def test_a_connection_that_breaks_in_sub_does_not_end_the_stream(
-    settings: Settings, nsqds: list[FakeNsqd], caplog: pytest.LogCaptureFixture
+    settings: Settings, nsqds: list[FakeDaemon], caplog: pytest.LogCaptureFixture
 ) -> None:
     for fake in nsqds:
         fake.publish(2)
@@ -538,7 +552,7 @@ def test_a_connection_that_breaks_in_sub_does_not_end_the_stream(
     assert "closed the connection; its messages are read when it is back" in caplog.text
 
 
-def test_available_now_fails_if_messages_of_an_nsqd_cannot_be_had(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_available_now_fails_if_messages_of_an_nsqd_cannot_be_had(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     for fake in nsqds:
         fake.publish(4)
     nsqds[0].is_cutting = True
@@ -552,7 +566,7 @@ def test_available_now_fails_if_messages_of_an_nsqd_cannot_be_had(settings: Sett
     assert values(batches.sink) == sorted(bodies(nsqds))
 
 
-def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqds: list[FakeNsqd]) -> None:
+def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqds: list[FakeDaemon]) -> None:
     away = "nsqd node:4250 does not answer .'failOnDataLoss' = 'false' reads only the nsqds that answer"
     for fake in nsqds:
         fake.publish(4)
@@ -585,7 +599,6 @@ def test_messages_that_come_in_many_parts_are_one_batch(nsqd: Daemon, settings: 
 
 
 def test_a_daemon_is_read_to_the_last_message_wherever_a_driver_dies(nsqd: Daemon, settings: Settings) -> None:
-    """The same as with the fake one, which believes it to behave like this one."""
     settings = replace(addressed(settings, nsqd), max_in_flight=40, msg_timeout_ms=3000, topics=("t",))
     publish(nsqd, "t", *numbered(100))
     query = MicroBatches(settings)

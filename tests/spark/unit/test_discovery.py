@@ -13,8 +13,8 @@ from kit.auth_server import AuthServer, response
 from kit.daemons import DEADLINE, Daemon, eventually, free_port
 from kit.peer_program import start_nsqlookupd
 from kit.traffic import DaemonFactory, create, post, publish
-from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Depth, Nsqd, depths, find_nsqds
+from pyspark_nsq.client import SourceClient
+from pyspark_nsq.discovery import Depth, KnownNsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings, parse
@@ -25,11 +25,11 @@ def address(text: str) -> Address:
     return host, int(port)
 
 
-def shown(nsqd: Daemon) -> Nsqd:
+def shown(nsqd: Daemon) -> KnownNsqd:
     tcp, http = nsqd.tcp_address, nsqd.http_address
     assert isinstance(tcp, tuple)
     assert isinstance(http, tuple)
-    return Nsqd(f"127.0.0.1:{tcp[1]}", tcp, http)
+    return KnownNsqd(f"127.0.0.1:{tcp[1]}", tcp, http)
 
 
 def asking(*lookupds: str, timeout: float = 30.0) -> Settings:
@@ -82,7 +82,7 @@ def producers(*found: tuple[str, int]) -> bytes:
 
 
 def test_answers_of_several_nsqlookupds_are_joined(caplog: pytest.LogCaptureFixture) -> None:
-    """One that is gone is a warning while another one answers."""
+    """Warns of one that is gone while another one answers."""
     gone = f"127.0.0.1:{free_port()}"
     with (
         AuthServer(producers(("b", 4150), ("a", 4150))) as one,
@@ -94,7 +94,7 @@ def test_answers_of_several_nsqlookupds_are_joined(caplog: pytest.LogCaptureFixt
         assert not caplog.text
         assert find_nsqds(asking(gone, one.address), "a.b#ephemeral") == found[1:]
     assert [nsqd.name for nsqd in found] == ["a:4140", "a:4150", "b:4150"]
-    assert found[2] == Nsqd("b:4150", ("b", 4150), ("b", 4151))
+    assert found[2] == KnownNsqd("b:4150", ("b", 4150), ("b", 4151))
     assert set(one.targets) == {"/lookup?topic=a.b%23ephemeral"}
     assert f"nsqlookupd {gone} does not answer at HTTP address {gone}: connection refused" in caplog.text
 
@@ -140,7 +140,7 @@ def test_a_silent_nsqlookupd_is_not_waited_for_longer_than_given() -> None:
     [({}, (4151, 4161)), ({"nsq.nsqd.http.tls": "on"}, (4152, 4162)), ({"nsq.nsqd.http.addresses": "c:2,b:1"}, (1, 2))],
 )
 def test_configured_nsqds_have_http_one_above_tcp_unless_given(more: dict[str, str], ports: tuple[int, int]) -> None:
-    b, other = Nsqd("b:4150", ("b", 4150), ("b", ports[0])), Nsqd("c:4160", ("c", 4160), ("c", ports[1]))
+    b, other = KnownNsqd("b:4150", ("b", 4150), ("b", ports[0])), KnownNsqd("c:4160", ("c", 4160), ("c", ports[1]))
     assert find_nsqds(settings(**{"nsq.nsqd.tcp.addresses": "c:4160,b:4150"} | more), "t") == [b, other]
     assert find_nsqds(settings(**{"nsq.nsqd.tcp.addresses": "[::1]:4160"}))[0].name == "[::1]:4160"
 
@@ -156,7 +156,7 @@ def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
     assert waits(nsqd) == Depth()
     publish(nsqd, "t", *[b"x"] * 7)
     assert waits(nsqd) == Depth(topic=7, topic_exists=True)
-    with Client.connect(shown(nsqd).tcp, Settings()) as client:
+    with SourceClient.connect(shown(nsqd).tcp, Settings()) as client:
         client.subscribe("t", "c")
         client.ready(3)
         eventually(lambda: waits(nsqd).in_flight == 3)
@@ -198,6 +198,6 @@ TLS_REQUIRED = response('{"message":"TLS_REQUIRED"}', "403 Forbidden")
 )
 def test_an_answer_that_is_not_of_nsqd_is_reported(answer: bytes, text: str) -> None:
     with AuthServer(answer) as server:
-        here = Nsqd("n", ("127.0.0.1", 1), address(server.address))
+        here = KnownNsqd("n", ("127.0.0.1", 1), address(server.address))
         with pytest.raises(NsqSourceError, match=f"^nsqd n {text.format(server.address)}"):
             depths(Settings(topics=("t",), channel="c"), here)

@@ -33,7 +33,7 @@ CASES = sorted(path.parent.name for path in GOLDEN.glob("*/data"))
 
 
 def messages(found: list[dict[str, Any]], attempts: int = 0) -> list[tuple[str, int, int, bytes]]:
-    """Of what expected.json has; a delivery has added to the attempts."""
+    """Returns what expected.json has; a delivery has added to the attempts."""
     return [(m["id"], m["timestamp"], m["attempts"] - attempts, m["body"].encode("latin-1")) for m in found]
 
 
@@ -71,7 +71,7 @@ def test_unread_messages_are_the_ones_that_the_real_nsqd_delivers_and_all_are_wh
 
 
 def test_a_task_whose_rows_are_enough_prints_no_traceback() -> None:
-    """When Spark has rows enough, it closes the socket of the worker, which flushes it once more."""
+    # When Spark has rows enough, it closes the socket of the worker, which flushes it once more.
     source = DiskqueueDataSource({"path": str(GOLDEN / "rolled" / "data")})
     reader = source.reader(schema_of(DDL))
     rows = reader.read(reader.partitions()[0])
@@ -190,7 +190,7 @@ BEHIND = {
 def test_daemon_and_readers_have_one_rule_for_a_message_above_the_limit(
     directory: Path, nsqd_factory: DaemonFactory, behind: bytes, is_valid: bool
 ) -> None:
-    """It was written while --max-msg-size was larger, if other messages follow; otherwise its length is damaged."""
+    # It was written while --max-msg-size was larger, if other messages follow; otherwise its length is damaged.
     size = write_file(directory, 0, payload(0), payload(1, b"y" * 3000), torn=behind)
     write_meta(directory, 7, 0, 0, 0, size)
     topic, channel = QUEUE.split(":")
@@ -206,7 +206,7 @@ def test_daemon_and_readers_have_one_rule_for_a_message_above_the_limit(
 
 @pytest.mark.parametrize("torn", [frame_records([payload(3)])[:length] for length in (1, 3, 4, 5, RECORD - 1)])
 def test_half_a_record_beyond_meta_is_an_unfinished_write(directory: Path, torn: bytes) -> None:
-    """As a running daemon has it, or one that was killed before it answered the publisher."""
+    # As a running daemon has it, or one that was killed before it answered the publisher.
     write_file(directory, 0, payload(1))
     size = write_file(directory, 1, payload(2), torn=torn) - len(torn)
     write_meta(directory, 2, 0, 0, 1, size)

@@ -120,7 +120,6 @@ def test_a_message_in_the_queue_has_its_due_time(directory: Path, due_times: Cal
 
 
 def test_messages_that_a_daemon_held_back_come_once(directory: Path, due_times: Callable[..., DueTimes]) -> None:
-    """Whether the queue has forgotten them or not."""
     write_file(directory, 0, payload(1), payload(2), payload(3))
     side_file = due_times()
     side_file.hold([(payload(number), FAR + number) for number in (2, 4, 5)])
@@ -163,7 +162,7 @@ def test_a_damaged_side_file_is_read_as_far_as_it_is_whole(
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """Two data directories, and what is none, under one."""
+    """Makes two data directories, and what is none, under one."""
     for name in ("a", "b"):
         path = tmp_path / "nodes" / name
         path.mkdir(parents=True)
@@ -190,7 +189,6 @@ def two(tmp_path: Path) -> Path:
 def test_paths_and_topics_choose_queues(
     two: Path, monkeypatch: pytest.MonkeyPatch, paths: list[str], choice: dict[str, tuple[str, ...]], found: str
 ) -> None:
-    """A relative path is that of the driver."""
     monkeypatch.chdir(two)
     rows = read(*(path.format(two) for path in paths), **choice)  # type: ignore[arg-type]
     assert " ".join(f"{Path(row['nsqd']).relative_to(two)}/{row['queue']}" for row in rows) == found

@@ -1,4 +1,4 @@
-"""What the options of format("nsq") accept, and what they say about what they don't."""
+"""The options of format("nsq"): values that they accept, and the errors for others."""
 
 import pickle
 from collections.abc import Iterable, Mapping
@@ -50,9 +50,7 @@ def test_keys_know_no_case() -> None:
         ("readStream", "startingOffsets", "Latest", "starting_offsets", "latest"),
         ("read", "endingOffsets", '{"t": {"h:1": -1}}', "ending_offsets", {"t": {"h:1": -1}}),
         ("read", "endingOffsets", "latest", "mode", "ranges"),
-        ("read", "peek", "true", "mode", "deliveries"),
         ("read", "peek", "false", "mode", "ranges"),
-        ("read", "mode", "Ranges", "mode", "ranges"),
         ("readStream", "maxBytesPerTrigger", "1m", "max_bytes_per_trigger", 1 << 20),
         ("readStream", "maxBytesPerTrigger", "1m", "mode", "auto"),
         ("readStream", "startingOffsets", "latest", "mode", "ranges"),
@@ -66,17 +64,11 @@ def test_keys_know_no_case() -> None:
         ("write", "batchSize", "1", "batch_size", 1),
         ("write", "batchBytes", "64KB", "batch_bytes", 65536),
         ("write", "retryTimeoutMs", "0", "retry_timeout", 0.0),
-        *(
-            (use, *option)
-            for use in USES
-            for option in (
-                ("nsq.auth.secret", "s3cret", "auth_secret", "s3cret"),
-                ("nsq.client.id", "me", "client_id", "me"),
-                ("nsq.user.agent", "mine/1", "user_agent", "mine/1"),
-                ("nsq.connect.timeout", "3", "connect_timeout", 3.0),
-                ("nsq.read.timeout", "2m", "read_timeout", 120.0),
-            )
-        ),
+        ("read", "nsq.auth.secret", "s3cret", "auth_secret", "s3cret"),
+        ("readStream", "nsq.client.id", "me", "client_id", "me"),
+        ("write", "nsq.user.agent", "mine/1", "user_agent", "mine/1"),
+        ("writeStream", "nsq.connect.timeout", "3", "connect_timeout", 3.0),
+        ("read", "nsq.read.timeout", "2m", "read_timeout", 120.0),
     ],
 )
 def test_values_are_read(use: str, name: str, text: str, field: str, value: object) -> None:
@@ -136,16 +128,7 @@ def test_an_option_of_tls_switches_it_on() -> None:
 
 
 TCP, HTTP, LOOKUPD = "nsq.nsqd.tcp.addresses", "nsq.nsqd.http.addresses", "nsq.lookupd.http.addresses"
-WRONG_OFFSETS = (
-    "",
-    "first",
-    "[]",
-    "{",
-    '{"t": 1}',
-    '{"t": {"h:1": -3}}',
-    '{"t": {"h:1": "1"}}',
-    '{"t": {"h:1": true}}',
-)
+WRONG_OFFSETS = ("", "1", "[]", "{", '{"t": 1}', '{"t": {"h:1": -3}}', '{"t": {"h:1": "1"}}', '{"t": {"h:1": true}}')
 BOTH_STARTS: dict[str, str | None] = {"startingOffsets": "latest", "startingTimestamp": "-1h"}
 OF_KAFKA = "unknown option {!r}, which is of Kafka: "
 EARLIER = "unknown option {!r}, which earlier versions had: deliveries need no directory"
@@ -167,7 +150,6 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
             "'deliveries' is for streams: what a batch consumes is lost when it runs again. Expec",
         ),
         ({"mode": "deliveries", "peek": "false"}, "Expected 'ranges', for gnsqd with --durability, or 'peek' = 'true'"),
-        ({"mode": "deliveries"}, "; format('nsq_diskqueue') reads data directories"),
         (
             {"mode": "deliveries", "peek": "true", "endingOffsets": "latest"},
             "option 'endingOffsets' contradicts 'mode', which is deliveries",
@@ -175,13 +157,10 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         ({"subscribe": "a,,b"}, "option 'subscribe' has the value 'a,,b': expected values between commas"),
         ({"subscribe": "a,b,a"}, "expected each value once, but 'a' is there more often"),
         ({"subscribe": "a b"}, "but 'a b' is not that"),
-        ({"subscribe": "x" * 65}, "expected at most 64 of the characters"),
         ({"channel": "c#ephemeral"}, "option 'channel' has the value 'c#ephemeral': expected a channel that"),
         ({TCP: "localhost"}, "expected host:port or [ipv6]:port, but 'localhost' is not that"),
-        ({TCP: "localhost:0"}, "but 'localhost:0' is not that"),
         ({TCP: "localhost:65536"}, "but 'localhost:65536' is not that"),
         ({"maxInFlight": "-1"}, "option 'maxInFlight' has the value '-1': expected a whole number from 1 on"),
-        ({"maxInFlight": "many"}, "expected a whole number from 1 on"),
         ({"msgTimeoutMs": "999"}, "expected a whole number from 1000 on"),
         ({"nsq.http.timeout": "0"}, "expected more than 0"),
         ({"subscribes": "1"}, meant("subscribes", "subscribe")),
@@ -218,7 +197,6 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         ),
         ({"endingOffsets": "latest"}, "option 'endingOffsets' is for read, not for readStream"),
         ({"peek": "true"}, "option 'peek' is for read, not for readStream"),
-        ({"startingOffsets": "1"}, "option 'startingOffsets' has the value '1': expected earliest, latest or JSON"),
         ({"kafka.bootstrap.servers": "1"}, OF_KAFKA.format("kafka.bootstrap.servers") + f"{TCP!r} or"),
         *(
             ({name: "1"}, EARLIER.format(name))
@@ -272,17 +250,8 @@ def test_what_cannot_be_obeyed_is_refused(use: str, changes: Mapping[str, str | 
         ("msgTimeout", "msgTimeoutMs"),
         ("nsq.connection.timeout", "nsq.connect.timeout"),
         # Of other sources, and what sounds like an option of this one but is not.
-        *dict.fromkeys(
-            (
-                "kafkaConsumer.pollTimeoutMs",
-                "maxFilesPerTrigger",
-                "maxRowsPerTrigger",
-                "endingOffset",
-            ),
-            "",
-        ).items(),
-        *dict.fromkeys(("codec", "key", "fetchsize", "maxPartitions", "partitionColumn", "password"), "").items(),
-        *dict.fromkeys(("addresses", "timeout", "username", "m", "id", "to", "ackTimeout"), "").items(),
+        *((name, "") for name in ("kafkaConsumer.pollTimeoutMs", "maxFilesPerTrigger", "maxPartitions", "codec")),
+        *((name, "") for name in ("endingOffset", "key", "addresses", "timeout", "m", "id", "to", "ackTimeout")),
     ],
 )
 def test_another_name_is_offered_only_where_it_is_meant(name: str, expected: str) -> None:

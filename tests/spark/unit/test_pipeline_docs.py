@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gnsq_pipeline.cli import cli
-from pyspark_nsq.progress import Metrics
+from pyspark_nsq.progress import QueryMetrics
 
 DOCS = Path(__file__).parents[3] / "contrib" / "docs"
 TEXT = (DOCS / "spark-pipelines.md").read_text("utf-8")
@@ -49,6 +49,6 @@ def test_each_option_of_the_page_is_one_of_its_chapters_command() -> None:
 def test_every_metric_is_on_the_page() -> None:
     table = "".join(line for line in TEXT.splitlines() if line.startswith("| `gnsq_pipeline_"))
     reported = {f"gnsq_pipeline{name}" for name in re.findall(r"`(?:gnsq_pipeline)?(_\w+)`", table)}
-    served = generate_latest(Metrics().registry).decode()
+    served = generate_latest(QueryMetrics().registry).decode()
     there = set(re.findall(r"^# TYPE (\w+)", served, re.MULTILINE))
     assert reported == {name for name in there if not name.endswith("_created")}

@@ -1,4 +1,4 @@
-"""What a run reports of its progress, to Prometheus and to people, and how signals end it."""
+"""A run reports its progress to Prometheus and to people, and signals end it."""
 
 import contextlib
 import json
@@ -12,11 +12,11 @@ import pytest
 from prometheus_client import generate_latest
 
 from gnsq_pipeline.errors import PipelineError, Unfinished
-from gnsq_pipeline.progress import Lines, Summary, summarised
+from gnsq_pipeline.progress import BatchLines, Summary, summarised
 from gnsq_pipeline.running import Stop, run_query
 from kit.exposition import series
 from pyspark_nsq.errors import NsqSourceError
-from pyspark_nsq.progress import Metrics, Progress, read_progress
+from pyspark_nsq.progress import Progress, QueryMetrics, read_progress
 
 OFFSET = {
     "unread": {"t": {"a:1": 40, "b:1": 2}, "u": {"a:1": 0}},
@@ -70,8 +70,8 @@ def test_what_spark_leaves_out_counts_as_nothing() -> None:
 # Prometheus
 
 
-def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    """By name and the values of the labels pipeline, topic and nsqd."""
+def samples(metrics: QueryMetrics) -> dict[tuple[str, ...], float]:
+    """Returns samples by name and the values of the labels pipeline, topic and nsqd."""
     found = {}
     for (name, pairs), value in series(generate_latest(metrics.registry)).items():
         labels = dict(pairs)
@@ -82,7 +82,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
 
 
 def test_prometheus_gets_totals_of_batches_and_the_last_lag() -> None:
-    metrics = Metrics("archive")
+    metrics = QueryMetrics("archive")
     assert samples(metrics)["rows_total", "archive"] == 0
     assert ("last_progress_timestamp_seconds", "archive") not in samples(metrics)
     for one in (progress(1, 10, 2, 5), progress(2, 30, 6, 4, late=2), progress(2, 0, 0.1, 3)):
@@ -103,7 +103,7 @@ def test_prometheus_gets_totals_of_batches_and_the_last_lag() -> None:
 
 
 def test_each_nsqd_has_series_as_long_as_it_is_reported() -> None:
-    metrics = Metrics()
+    metrics = QueryMetrics()
 
     def of(name: str) -> dict[tuple[str, ...], float]:
         return {key[1:]: value for key, value in samples(metrics).items() if key[0] == name}
@@ -127,7 +127,7 @@ def test_each_nsqd_has_series_as_long_as_it_is_reported() -> None:
 
 
 def test_metrics_are_served_until_the_end_and_a_taken_address_is_reported() -> None:
-    metrics = Metrics("archive")
+    metrics = QueryMetrics("archive")
     host = "127.0.0.1"
     with metrics.serve((host, 0), "--metrics-address") as port:
         with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=30) as answer:
@@ -143,7 +143,7 @@ def test_metrics_are_served_until_the_end_and_a_taken_address_is_reported() -> N
 
 
 def test_lines_are_one_for_each_batch_with_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines()
+    lines = BatchLines()
     for one in (progress(1, 1234, 2, 5), progress(2, 0), progress(3, 10, 0.5, None, late=2)):
         lines.add(one)
     assert capsys.readouterr().err.splitlines() == [

@@ -1,4 +1,4 @@
-"""What stands before a session: Java, PySpark, and errors as one line; and the values that options have."""
+"""Before a session: Java, PySpark, errors as one line, and the values that options have."""
 
 import os
 import re
@@ -23,11 +23,6 @@ from gnsq_pipeline import running
 from gnsq_pipeline.errors import UsageError, reason
 from gnsq_pipeline.options import ADDRESS, DURATION, INSTALL, MOMENT, POSITION, SETTING, checkpoint_of, nsq_options
 from gnsq_pipeline.running import Stop, _filtered_stderr, spark_session
-from kit.daemons import Daemon
-from kit.spark_topics import daemon_options, name
-from kit.traffic import DaemonFactory, publish
-from pyspark_nsq.options import parse
-from pyspark_nsq.ranges.planning import why_deliveries
 
 SOURCE_ERROR = """\
 [STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] \
@@ -52,6 +47,7 @@ DELTA = (
     "the package of Delta Lake is missing: --conf spark.jars.packages=io.delta:delta-spark_4.2_2.13:4.4.0, or the "
     "version for your Spark"
 )
+ICEBERG = "the package of Iceberg is missing: --conf spark.jars.packages=org.apache.iceberg:iceberg-spark-runtime-..."
 OTHER_SPARK = "a package of spark.jars.packages is for another version of Spark: spark.md has a table of versions"
 STACK = "Spark's driver ran out of stack: --conf spark.driver.extraJavaOptions=-Xss16m"
 CONCURRENT = (
@@ -74,10 +70,14 @@ CONCURRENT = (
             DELTA,
         ),
         ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure", DELTA),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: iceberg. Make sure", ICEBERG),
         ("An error occurred while calling o1.save.\n: java.lang.NoSuchMethodError: 'void x'\n\tat x", OTHER_SPARK),
         ("[STREAM_FAILED] x: 'void org.apache.spark.sql.execution.LogicalRDD.<init>(scala.Option)'", OTHER_SPARK),
         ("[X] Failed to initialize Python data source writer: pyspark_nsq.errors.WriteError: no nsqd: h", "no nsqd: h"),
-        ("[X] Failed when Python streaming source: pyspark_nsq.ranges.node.Unreadable: 410 x SQLSTATE: 3", "410 x"),
+        (
+            "[X] Failed when Python streaming source: pyspark_nsq.ranges.node.RangeUnreadable: 410 x SQLSTATE: 3",
+            "410 x",
+        ),
         ("plain", "plain"),
         ("", "RuntimeError"),
     ],
@@ -185,28 +185,6 @@ def test_a_range_is_options_of_the_source() -> None:
     error = f"--from 5: each topic of each nsqd has numbers of its own, so use -o {numbers}"
     with pytest.raises(UsageError, match=re.escape(error)):
         nsq_options(options(begin="5"), "readStream")
-
-
-def test_a_new_stream_reads_ranges_if_every_nsqd_has_them(gnsqd_factory: DaemonFactory) -> None:
-    logs, other = gnsqd_factory("--durability=process"), gnsqd_factory()
-    for daemon in (logs, other):
-        publish(daemon, "orders", b"1")
-    subscription = {"subscribe": "orders", "channel": "c"}
-
-    def why(*daemons: Daemon, **given: str) -> str:
-        return why_deliveries(parse(daemon_options(*daemons) | subscription | given, "readStream"), None)
-
-    assert why(logs) == why(logs, mode="ranges") == ""
-    assert why(logs, other) == f"nsqd {name(other)} has no log"
-    assert why(logs, mode="deliveries") == "mode=deliveries"
-
-
-def test_a_stream_that_continues_reads_as_its_checkpoint_does_and_asks_no_nsqd() -> None:
-    given = {"subscribe": "orders", "channel": "c", "nsq.nsqd.tcp.addresses": "nowhere.invalid:1"}
-    settings = parse(given, "readStream")
-    assert why_deliveries(settings, {"version": 1, "channel": "c", "positions": []}) == ""
-    deliveries = {"version": 3, "channel": "c", "batch": 7}
-    assert why_deliveries(settings, deliveries) == "the checkpoint is one of deliveries"
 
 
 def run(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":

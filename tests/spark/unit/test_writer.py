@@ -12,18 +12,19 @@ import pyarrow as pa
 import pytest
 
 from kit.daemons import Daemon
+from kit.spark_topics import bodies
 from kit.traffic import DaemonFactory, create, take, wait_for
 from pyspark_nsq import publishing
 from pyspark_nsq.catalog_table import schema_of
-from pyspark_nsq.client import Client
-from pyspark_nsq.discovery import Nsqd
+from pyspark_nsq.client import SourceClient
+from pyspark_nsq.discovery import KnownNsqd
 from pyspark_nsq.errors import ConnectionLost, DiscoveryError, NotAgreed, NsqSourceError, Refused, WriteError
 from pyspark_nsq.message_batches import Columns, MessageBatch, message_batches
 from pyspark_nsq.option_values import Address
 from pyspark_nsq.options import Settings
-from pyspark_nsq.publishing import Publisher
+from pyspark_nsq.publishing import TaskPublisher
 from pyspark_nsq.writer import NsqStreamWriter, NsqWriter
-from spark.unit.fake_nsqd import FakeClient, FakeNsqd, split_bodies
+from spark.unit.fake_nsqd import FakeClient, FakeDaemon, split_bodies
 
 SETTINGS = Settings(topic="clicks", retry_timeout=10.0)
 
@@ -46,20 +47,20 @@ def batches(rows: pa.RecordBatch, settings: Settings = SETTINGS) -> list[Message
 # Which messages go together
 
 
-def test_a_batch_has_at_most_batch_size_messages() -> None:
-    rows = frame(value=[b"%d" % number for number in range(7)])
-    assert batches(rows, replace(SETTINGS, batch_size=3)) == [
-        batch("clicks", [b"0", b"1", b"2"]),
-        batch("clicks", [b"3", b"4", b"5"]),
-        batch("clicks", [b"6"]),
-    ]
-
-
-def test_a_batch_has_at_most_batch_bytes_except_for_a_larger_message() -> None:
-    """As MPUB counts them: four bytes for the size of each."""
-    rows = frame(value=[b"a" * 6, b"b" * 6, b"c", b"d" * 100, b"e"])
-    found = batches(rows, replace(SETTINGS, batch_bytes=20))
-    assert [split_bodies(one.data) for one in found] == [[b"a" * 6, b"b" * 6], [b"c"], [b"d" * 100], [b"e"]]
+@pytest.mark.parametrize(
+    "limit, sizes, together",
+    [
+        ({"batch_size": 3}, [1] * 7, [3, 3, 1]),
+        ({"batch_bytes": 20}, [6, 6, 1, 100, 1], [2, 1, 1, 1]),  # as MPUB counts them: four more for each
+    ],
+)
+def test_a_batch_has_its_limit_except_for_a_larger_message(
+    limit: dict[str, int], sizes: list[int], together: list[int]
+) -> None:
+    values = [b"x" * size for size in sizes]
+    found = batches(frame(value=values), replace(SETTINGS, **limit))  # type: ignore[arg-type]
+    assert [one.messages for one in found] == together
+    assert [body for one in found for body in split_bodies(one.data)] == values
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
@@ -90,7 +91,6 @@ REASONS = ["value is NULL", "value is empty", "topic is 'a b'", "topic is NULL",
 
 
 def test_each_row_that_is_not_a_message_is_reported() -> None:
-    """Before anything is published."""
     for number, reason in enumerate(REASONS, 1):
         columns = zip(("value", "topic", "defer_ms"), (VALUES, TOPICS, DELAYS), strict=True)
         rows = frame(**{name: [values[0], values[number]] for name, values in columns})  # type: ignore[index]
@@ -154,21 +154,21 @@ UNAUTHORIZED = Refused("E_UNAUTHORIZED", "AUTH failed for MPUB")
 Answers = dict[str, list[NsqSourceError | None]]
 
 
-class Nodes:
+class FakeNodes:
     """The nsqds `a`, `b` and `c`, found by an nsqlookupd, and the clock of who publishes to them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.nsqds = {name: FakeNsqd(host=name) for name in "abc"}
+        self.nsqds = {name: FakeDaemon(host=name) for name in "abc"}
         self.lookup_error: DiscoveryError | None = None
         self.tries = ""
         self.now = 0.0
         self.slept = 0
         self.on_sleep: Callable[[], None] = lambda: None
         monkeypatch.setattr(publishing, "find_nsqds", self.find)
-        monkeypatch.setattr(Client, "connect", self.connect)
+        monkeypatch.setattr(SourceClient, "connect", self.connect)
         monkeypatch.setattr(publishing, "time", SimpleNamespace(sleep=self.sleep, monotonic=lambda: self.now))
 
-    def find(self, settings: Settings) -> list[Nsqd]:
+    def find(self, settings: Settings) -> list[KnownNsqd]:
         if self.lookup_error is not None:
             raise self.lookup_error
         return [fake.nsqd for fake in self.nsqds.values()]
@@ -183,7 +183,7 @@ class Nodes:
         self.on_sleep()
 
     def fail(self, errors: Mapping[str, NsqSourceError]) -> None:
-        """From now on, connecting to these nsqds, and to no others."""
+        """Lets connecting fail to these nsqds, and to no others, from now on."""
         for name, fake in self.nsqds.items():
             fake.error = errors.get(name)
 
@@ -192,20 +192,20 @@ class Nodes:
             self.nsqds[name].answers = iter(given)
 
     def takers(self) -> str:
-        """Who has the bodies 0, 1, 2, ..., each published once."""
+        """Returns who has the bodies 0, 1, 2, ..., each published once."""
         taken = {body: name for name, fake in self.nsqds.items() for _, bodies, _ in fake.taken for body in bodies}
         assert len(taken) == sum(len(bodies) for fake in self.nsqds.values() for _, bodies, _ in fake.taken)
         return "".join(taken[b"%d" % number] for number in range(len(taken)))
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
-    return Nodes(monkeypatch)
+def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
+    return FakeNodes(monkeypatch)
 
 
-def publish(nodes: Nodes, batches: int = 1, start: int = 0, **changes: Any) -> None:
-    """A task that publishes as many batches of one message; it leaves no connection."""
-    publisher = Publisher(replace(SETTINGS, **changes), start)
+def publish(nodes: FakeNodes, batches: int = 1, start: int = 0, **changes: Any) -> None:
+    """Publishes as many batches of one message, as a task does; it leaves no connection."""
+    publisher = TaskPublisher(replace(SETTINGS, **changes), start)
     try:
         for number in range(batches):
             publisher.publish(batch("t", [b"%d" % number]))
@@ -227,7 +227,7 @@ def publish(nodes: Nodes, batches: int = 1, start: int = 0, **changes: Any) -> N
     ],
 )
 def test_a_batch_that_one_nsqd_does_not_take_goes_to_the_next(
-    nodes: Nodes, down: dict[str, NsqSourceError], answers: Answers, takers: str, tries: str
+    nodes: FakeNodes, down: dict[str, NsqSourceError], answers: Answers, takers: str, tries: str
 ) -> None:
     nodes.fail(down)
     nodes.answer(answers)
@@ -235,7 +235,7 @@ def test_a_batch_that_one_nsqd_does_not_take_goes_to_the_next(
     assert (nodes.takers(), nodes.tries, nodes.slept) == (takers, tries, 0)
 
 
-def test_tasks_begin_with_different_nsqds(nodes: Nodes) -> None:
+def test_tasks_begin_with_different_nsqds(nodes: FakeNodes) -> None:
     for start in range(5):
         publish(nodes, 2, start=start)
     assert nodes.tries == "abcab"
@@ -258,7 +258,7 @@ TOO_BIG = "MPUB message too big 3 > 2"
     ],
 )
 def test_a_batch_that_nobody_takes_is_an_error_when_it_helps_no_more_to_wait(
-    nodes: Nodes, down: dict[str, NsqSourceError], answers: Answers, error: str, waits: bool
+    nodes: FakeNodes, down: dict[str, NsqSourceError], answers: Answers, error: str, waits: bool
 ) -> None:
     nodes.fail(down)
     nodes.answer(answers)
@@ -269,20 +269,20 @@ def test_a_batch_that_nobody_takes_is_an_error_when_it_helps_no_more_to_wait(
     assert down or nodes.tries == "a"
 
 
-def test_with_no_time_each_nsqd_is_asked_once(nodes: Nodes) -> None:
+def test_with_no_time_each_nsqd_is_asked_once(nodes: FakeNodes) -> None:
     nodes.fail(ALL_LOST)
     with pytest.raises(WriteError):
         publish(nodes, start=1, retry_timeout=0.0)
     assert (nodes.tries, nodes.slept) == ("bca", 0)
 
 
-def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: Nodes) -> None:
-    """Or a new one there, or one that may get better, or an nsqlookupd that lists any."""
+def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: FakeNodes) -> None:
+    """Finds a new one, and one that may get better."""
     nodes.fail(dict.fromkeys("abc", LOST))
 
     def appear() -> None:
         if nodes.slept == 3:
-            nodes.nsqds["d"] = FakeNsqd(host="d")
+            nodes.nsqds["d"] = FakeDaemon(host="d")
 
     nodes.on_sleep = appear
     publish(nodes)
@@ -295,7 +295,7 @@ def test_a_batch_is_offered_again_until_an_nsqd_is_back(nodes: Nodes) -> None:
     assert nodes.tries == "abca"
 
 
-def test_the_time_that_an_open_connection_takes_to_fail_is_none_of_the_retries(nodes: Nodes) -> None:
+def test_the_time_that_an_open_connection_takes_to_fail_is_none_of_the_retries(nodes: FakeNodes) -> None:
     def hang() -> Iterator[NsqSourceError | None]:
         yield None
         nodes.now += 60
@@ -309,7 +309,7 @@ def test_the_time_that_an_open_connection_takes_to_fail_is_none_of_the_retries(n
 
 
 @pytest.mark.parametrize("error, reported", [(None, "there is no nsqd to write to"), ("no nsqlookupd answers",) * 2])
-def test_where_nsqds_are_not_found_they_are_waited_for(nodes: Nodes, error: str | None, reported: str) -> None:
+def test_where_nsqds_are_not_found_they_are_waited_for(nodes: FakeNodes, error: str | None, reported: str) -> None:
     there, nodes.nsqds = nodes.nsqds, {}
     nodes.lookup_error = DiscoveryError(error) if error else None
     with pytest.raises(WriteError, match=reported):
@@ -324,7 +324,7 @@ def test_where_nsqds_are_not_found_they_are_waited_for(nodes: Nodes, error: str 
     assert nodes.takers() == "a"
 
 
-def test_a_task_that_fails_leaves_no_connection(nodes: Nodes) -> None:
+def test_a_task_that_fails_leaves_no_connection(nodes: FakeNodes) -> None:
     def rows() -> Iterator[pa.RecordBatch]:
         yield frame(value=[b"1"])
         assert nodes.nsqds["a"].connections == 1
@@ -338,20 +338,12 @@ def test_a_task_that_fails_leaves_no_connection(nodes: Nodes) -> None:
         writer.commit([None, pickle.loads(pickle.dumps(rejected))])
 
 
-def test_a_task_without_rows_connects_to_nobody(nodes: Nodes) -> None:
+def test_a_task_without_rows_connects_to_nobody(nodes: FakeNodes) -> None:
     NsqStreamWriter(SETTINGS, VALUE).write(iter([frame(value=pa.array([], pa.binary()))]))
     assert nodes.tries == ""
 
 
 # Daemons
-
-
-def consumed(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
-    return sorted((message.body for message in take(nsqd, topic, "check", count)), key=int)
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
 
 
 def to(*nsqds: Daemon, **changes: Any) -> Settings:
@@ -360,16 +352,18 @@ def to(*nsqds: Daemon, **changes: Any) -> Settings:
 
 
 def test_an_nsqd_gets_every_row_and_holds_back_what_has_a_delay(nsqd: Daemon) -> None:
-    """Columns of no use are passed over, so that what was read from NSQ can be written as it is."""
+    """Passes over columns of no use, so that what was read from NSQ can be written as it is."""
     create(nsqd, "a", "check")
+    values = bodies(1500)
     columns = schema_of("nsqd STRING, topic STRING, VALUE BINARY, defer_ms INT")
     writer = pickle.loads(pickle.dumps(NsqWriter(to(nsqd, topic=None, batch_size=77), columns)))
     delays = pa.array([None, 0, 3_600_000] * 500, pa.int32())
-    rows = frame(nsqd=["h:1"] * 1500, topic=["a", "a", "a", "b", "b", "b"] * 250, VALUE=numbers(1500), defer_ms=delays)
+    rows = frame(nsqd=["h:1"] * 1500, topic=["a", "a", "a", "b", "b", "b"] * 250, VALUE=values, defer_ms=delays)
     writer.write(iter([rows]))
     wait_for(nsqd, "a", "check", deferred_count=250, depth=500)
-    assert consumed(nsqd, "a", 500) == [number for number in numbers(1500) if int(number) % 6 < 2]
-    assert consumed(nsqd, "b", 500) == [number for number in numbers(1500) if 3 <= int(number) % 6 < 5]
+    for topic, first in (("a", 0), ("b", 3)):
+        expected = {value for value in values if int(value) % 6 in (first, first + 1)}
+        assert {message.body for message in take(nsqd, topic, "check", 500)} == expected
 
 
 def test_a_message_that_is_too_large_is_reported_with_the_limit(nsqd_factory: DaemonFactory) -> None:

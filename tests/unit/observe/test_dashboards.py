@@ -19,8 +19,7 @@ from gnsqd.observe.memory import MemoryStats
 from gnsqd.observe.prometheus import MetricsPage
 from gnsqd.options import OPTIONS, Options
 from kit.exposition import OPENMETRICS, families
-from pyspark_nsq.progress import Metrics as PipelineMetrics
-from pyspark_nsq.progress import Progress
+from pyspark_nsq.progress import Progress, QueryMetrics
 from unit.observe.clients import ShownClient
 
 CONTRIB = Path(__file__).resolve().parents[3] / "contrib"
@@ -115,7 +114,7 @@ def exported_by_default(registry: Registry, options: Options) -> Named:
 @pytest.fixture
 def exported_by_pipelines() -> Named:
     """What gnsq-pipeline and its listener export."""
-    metrics, key = PipelineMetrics(), ("t", "n:4150")
+    metrics, key = QueryMetrics(), ("t", "n:4150")
     metrics.add("archive", Progress(1, "2026-11-21T20:41:28Z", 1, 1.0, {key: 1}, 0, 0, {key: 1}))
     return _labels(metrics.registry.collect())
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from gnsq_pipeline.running import DELTA_CONF
 from kit import table_formats
 from kit.daemons import Daemon, eventually
-from kit.spark_cluster import Process
+from kit.spark_cluster import ClusterProcess
 from kit.spark_sessions import CONF, spark_environment
 
 HERE = Path(__file__).parent
@@ -102,12 +102,12 @@ class StreamProcess:
         path = [str(HERE / "inject"), *filter(None, [base.get("PYTHONPATH")])]
         return {**base, "NSQ_FAULTS": str(directory / "faults"), "PYTHONPATH": ":".join(path)}
 
-    def _start(self, **options: str) -> Process:
+    def _start(self, **options: str) -> ClusterProcess:
         given = self._given | {"options": {**self._given["options"], **options}}
         (self.job / "job.json").write_text(json.dumps(given))
         command = [sys.executable, "-P", str(HERE / "stream.py"), str(self.job)]
         log = self._logs / f"{len(list(self._logs.iterdir()))}.log"
-        return Process(command, self.environment(self.job.parent), log)
+        return ClusterProcess(command, self.environment(self.job.parent), log)
 
     def wait(self, condition: Callable[[], T | None], what: str, timeout: float = PATIENCE) -> T:
         """Like eventually(), while a stream that ends is started again."""
