@@ -48,10 +48,6 @@ def _gauge(source: str | Callable[[Any], Any], metric: str, help: str, kind: Sta
 _counter = partial(_gauge, kind=StatKind.COUNTER)
 
 
-def _retained_count(topic: Topic) -> int:
-    return 0 if topic.write_ahead is None else topic.write_ahead.history.count
-
-
 def e2e_latency(thing: Topic | Channel) -> LatencyFigures | None:
     """Returns how long messages took from publication to FIN, in a channel or in all channels of a topic; None if no
     percentiles are configured, or if there is no channel. May yield for a topic."""
@@ -116,7 +112,11 @@ _BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     ),
 }
 
-_RETAINED = _gauge(_retained_count, "retained_messages", "Messages that can be delivered again.")
+_RETAINED = _gauge(
+    lambda topic: 0 if topic.write_ahead is None else topic.write_ahead.history.count,
+    "retained_messages",
+    "Messages that can be delivered again.",
+)
 _MOVED = "Messages moved to the dead-letter topic of the channel."
 _DEAD_LETTERS = _counter("dead_messages.moved", "dead_letters", _MOVED)
 
