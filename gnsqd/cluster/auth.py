@@ -157,10 +157,21 @@ class Auth:
         fields = {"common_name": common_name, "remote_ip": remote_ip, "secret": text, "tls": str(tls).lower()}
         asking = getcurrent()
         self._pending.add(asking)
+        errors = []
+        start = random.randrange(len(self._addresses))
         try:
-            return self._query_any(fields)
+            for address in self._addresses[start:] + self._addresses[:start]:
+                url = address if "://" in address else f"http://{address}/auth"
+                try:
+                    if self._method == "post":
+                        data = dumps({name: [value] for name, value in fields.items()}).encode()
+                        return parse_answer(self._http.request(url, data))
+                    return parse_answer(self._http.request(f"{url}?{urlencode(fields, errors='surrogateescape')}"))
+                except (HTTPClientError, ValueError) as error:
+                    errors.append(_sanitize(f"failed to auth against {address} - {error}"))
         finally:
             self._pending.discard(asking)
+        raise AuthError("; ".join(errors))
 
     def stop(self) -> None:
         """Ends all requests: pending and later ones get an AuthError. Never yields."""
@@ -171,20 +182,6 @@ class Auth:
     def _cancel(self, asking: greenlet) -> None:
         if asking in self._pending:  # else it had its answer in the meantime, and does something else now
             asking.throw(AuthError("exiting"))
-
-    def _query_any(self, fields: dict[str, str]) -> AuthState:
-        errors = []
-        start = random.randrange(len(self._addresses))
-        for address in self._addresses[start:] + self._addresses[:start]:
-            url = address if "://" in address else f"http://{address}/auth"
-            try:
-                if self._method == "post":
-                    data = dumps({name: [value] for name, value in fields.items()}).encode()
-                    return parse_answer(self._http.request(url, data))
-                return parse_answer(self._http.request(f"{url}?{urlencode(fields, errors='surrogateescape')}"))
-            except (HTTPClientError, ValueError) as error:
-                errors.append(_sanitize(f"failed to auth against {address} - {error}"))
-        raise AuthError("; ".join(errors))
 
 
 def parse_answer(body: bytes) -> AuthState:

@@ -84,7 +84,8 @@ cdef object _ffi
 
 
 def use_openssl(ffi, lib):
-    """Takes the addresses of OpenSSL's functions from cryptography's bindings. AttributeError, TypeError without."""
+    """Takes the addresses of OpenSSL's functions from cryptography's bindings. Raises AttributeError or TypeError
+    if those are not as expected."""
     global _bio_get_mem_data, _bio_read, _bio_write, _ffi, _ssl_read, _ssl_write
     _ffi = ffi
     _bio_get_mem_data = <long (*)(void *, void *)>_address(ffi.addressof(lib, "BIO_get_mem_data"))
@@ -277,7 +278,7 @@ cdef class MessagesById:
         self._slots[slot] = <int>number
 
     cdef _make_room(self, Py_ssize_t room):
-        """Leaves out what was removed. MemoryError."""
+        """Leaves out removed entries. Raises MemoryError."""
         cdef int *slots = <int *>PyMem_Calloc(2 * room, sizeof(int))
         cdef Entry *entries = <Entry *>PyMem_Realloc(self._entries, room * sizeof(Entry))
         cdef Py_ssize_t number, end = 0

@@ -191,8 +191,8 @@ class TLSLayer(Records):
         return self.encode(b"")
 
     def failed(self, result: int, reading: bool) -> None:
-        """Looks at why SSL_read or SSL_write had this `result`. StreamError, unless there is nothing to read any more,
-        or just now."""
+        """Finds out why SSL_read or SSL_write had this `result`. Raises StreamError, unless nothing is to be read any
+        more, or just now."""
         try:
             self._connection._raise_ssl_error(self._connection._ssl, result)
         except SSL.Error as error:

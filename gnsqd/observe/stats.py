@@ -49,10 +49,6 @@ def _gauge(source: str | Callable[[Any], Any], metric: str, help: str, kind: Sta
 _counter = partial(_gauge, kind=StatKind.COUNTER)
 
 
-def _retained_count(topic: Topic) -> int:
-    return 0 if topic.write_ahead is None else topic.write_ahead.history.count
-
-
 def e2e_latency(thing: Topic | Channel) -> LatencyFigures | None:
     """Returns how long messages took from publication to FIN, in a channel or in all channels of a topic; None if no
     percentiles are configured, or if there is no channel. May yield for a topic."""
@@ -117,7 +113,11 @@ _BOUND_FIELDS: dict[str, tuple[StatField, ...]] = {
     ),
 }
 
-_RETAINED = _gauge(_retained_count, "retained_messages", "Messages that can be delivered again.")
+_RETAINED = _gauge(
+    lambda topic: 0 if topic.write_ahead is None else topic.write_ahead.history.count,
+    "retained_messages",
+    "Messages that can be delivered again.",
+)
 _MOVED = "Messages moved to the dead-letter topic of the channel."
 _DEAD_LETTERS = _counter("dead_messages.moved", "dead_letters", _MOVED)
 
@@ -175,7 +175,7 @@ def snapshot(
     def client_rows(clients: Iterable[Consumer]) -> list[Row] | None:
         if not include_clients:
             return None
-        return [client_row(client.stats(topic_name)) for client in turns.over(list(clients))]
+        return [_client_row(client.stats(topic_name)) for client in turns.over(list(clients))]
 
     rows = []
     for topic in turns.over(topics):
@@ -188,34 +188,28 @@ def snapshot(
         row |= {field.name: field.getter(topic) for field in STAT_FIELDS["topic"]}
         if include_ages:
             row |= _age_row(topic)
-        own = (include_finished, include_ages)
-        row["channels"] += [_channel_row(channel, client_rows, *own) for channel in turns.over(channels)]
+        for channel in turns.over(channels):
+            shown: Row = {"channel_name": channel.name}
+            for field in STAT_FIELDS["channel"]:
+                if field.name == "paused":  # where the real daemon has them
+                    shown["clients"] = client_rows(channel.clients.values())
+                shown[field.name] = field.getter(channel)
+                if field.name == "message_count" and isinstance(channel, TopologyChannel):
+                    counts = zip(_LOCAL_COUNTS, channel.local_counts, strict=True)
+                    shown |= {key: count for key, count in counts if count}
+            shown["e2e_processing_latency"] = _latency_row(e2e_latency(channel))
+            if channel.rules != Rules():
+                shown["rules"] = channel.rules.settings()
+            if (action := idle_action(channel)) is not None:
+                shown["idle"] = action._asdict()
+            if include_finished:
+                shown["finish_count"] = channel.finish_count
+            if include_ages:
+                shown |= _age_row(channel)
+            row["channels"].append(shown)
         row["e2e_processing_latency"] = _latency_row(e2e_latency(topic))
         rows.append(row)
     return StatsRows(rows, client_rows(producers()) or None)
-
-
-def _channel_row(
-    channel: Channel,
-    client_rows: Callable[[Iterable[Consumer]], list[Row] | None],
-    include_finished: bool,
-    include_ages: bool,
-) -> Row:
-    row: Row = {"channel_name": channel.name}
-    for field in STAT_FIELDS["channel"]:
-        if field.name == "paused":
-            row["clients"] = client_rows(channel.clients.values())
-        row[field.name] = field.getter(channel)
-        if field.name == "message_count" and isinstance(channel, TopologyChannel):
-            row |= {key: count for key, count in zip(_LOCAL_COUNTS, channel.local_counts, strict=True) if count}
-    row["e2e_processing_latency"] = _latency_row(e2e_latency(channel))
-    if channel.rules != Rules():
-        row["rules"] = channel.rules.settings()
-    if (action := idle_action(channel)) is not None:
-        row["idle"] = action._asdict()
-    if include_finished:
-        row["finish_count"] = channel.finish_count
-    return row | _age_row(channel) if include_ages else row
 
 
 def _age_row(thing: Topic | Channel) -> Row:
@@ -231,7 +225,7 @@ def _latency_row(latency: LatencyFigures | None) -> Row:
     return {"count": latency.count, "percentiles": percentiles}
 
 
-def client_row(stats: ClientStats) -> Row:
+def _client_row(stats: ClientStats) -> Row:
     row = {}
     for key in stats.names:
         value = getattr(stats, key)

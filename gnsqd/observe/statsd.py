@@ -154,16 +154,14 @@ class Statsd:
 
     def _things(self) -> Iterator[tuple[Name, Topic | Channel]]:
         """Yields the topics by name, each followed by its channels by name."""
-        by_name = attrgetter("name")
+        by_name, without_ephemeral = attrgetter("name"), self._options.statsd_exclude_ephemeral
         for topic in sorted(self._registry.topics.values(), key=by_name):
-            if not self._excluded(topic):
-                yield ("topic", topic.name), topic
-                for channel in sorted(topic.channels.values(), key=by_name):
-                    if not self._excluded(channel):
-                        yield ("topic", topic.name, "channel", channel.name), channel
-
-    def _excluded(self, thing: Topic | Channel) -> bool:
-        return thing.ephemeral and self._options.statsd_exclude_ephemeral
+            if without_ephemeral and topic.ephemeral:
+                continue
+            yield ("topic", topic.name), topic
+            for channel in sorted(topic.channels.values(), key=by_name):
+                if not (without_ephemeral and channel.ephemeral):
+                    yield ("topic", topic.name, "channel", channel.name), channel
 
 
 def _look_up(host: str, port: str) -> list[Any]:

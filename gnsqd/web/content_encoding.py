@@ -59,13 +59,9 @@ def _load_zstd() -> Any:
     return partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
 
 
-def _new_gzip() -> Any:
-    return zlib_ng.decompressobj(zlib_ng.MAX_WBITS | 16)
-
-
 # `deflate` is the format of zlib, RFC 1950. Bare RFC 1951, which some clients send, has neither a mark nor a checksum.
 _DECOMPRESSORS: dict[str, tuple[Callable[[], Any], int]] = {  # of one member, and the most members
-    "gzip": (_new_gzip, MAX_MEMBERS),
+    "gzip": (lambda: zlib_ng.decompressobj(zlib_ng.MAX_WBITS | 16), MAX_MEMBERS),
     "deflate": (zlib_ng.decompressobj, 1),
     "zstd": (lambda: _load_zstd()(), MAX_FRAMES),
 }

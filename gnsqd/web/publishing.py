@@ -58,14 +58,11 @@ class Publishing:
         if not request.may_yield and not topic.publishes_at_once([request.body]):
             raise WouldYield  # before the body is split, as it would be again
         deferred = self._parse_defer(parameters)
-        bodies = self._split_binary(request) if self._is_binary(binary) else self._split_lines(request)
+        if binary not in BOOLS:
+            self._log.warn("deprecated value '%s' used for /mpub binary param", binary)
+        bodies = self._split_binary(request) if BOOLS.get(binary, True) else self._split_lines(request)
         self._put(request, topic, bodies, deferred)
         return "OK"
-
-    def _is_binary(self, value: str) -> bool:
-        if value not in BOOLS:
-            self._log.warn("deprecated value '%s' used for /mpub binary param", value)
-        return BOOLS.get(value, True)
 
     def _split_binary(self, request: Request) -> list[bytes]:
         decoder, turns = Decoder({}), Turns(wait=stand_in_line)
@@ -115,7 +112,8 @@ class Publishing:
             raise HTTPError(503, "EXITING") from error
 
     def get_topic(self, request: Request, parameters: Mapping[str, str]) -> Topic:
-        """Returns the topic that the parameters name, new if there is none; HTTPError, TooMany, BrokerError."""
+        """Returns the topic that the parameters name, new if there is none. Raises HTTPError, TooMany or
+        BrokerError, and WouldYield for a new topic if the request may not yield."""
         topic = self._registry.topics.get(parameters.get("topic", ""))
         if topic is not None:
             return topic

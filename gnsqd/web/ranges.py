@@ -127,8 +127,8 @@ class Ranges:
     def _steps(
         self, read: Read, number: int, end: int, max_bytes: int, step: int, encode: Callable[[list[bytes]], bytes]
     ) -> Iterator[bytes]:
-        """Yields messages of a range; HTTPError if some can't be read. Switches to others. While the client is slow, it
-        has no copies of what it yielded."""
+        """Yields messages of a range, and to others in between; raises HTTPError if some cannot be read. While the
+        client is slow, no copies of earlier messages are kept."""
         while number < end and max_bytes > 0:
             payloads, number = read(number, end, min(step, max_bytes))
             if not payloads:

@@ -177,7 +177,7 @@ class HTTPSession:
         self._request: Request | None = None  # whose body it is
 
     def serve(self) -> None:
-        """Serves the connection up to its last answer; errors as `Connection.feed` and `send`. Yields."""
+        """Serves the connection up to its last answer. Raises as `Connection.feed` and `send` do. Yields."""
         self._set_deadline(False)
         while not (self._reader.done or self._server.closed):
             if not self._connection.feed(self.take):
@@ -240,7 +240,8 @@ class HTTPSession:
         return now > self._turn_end
 
     def _go_on(self) -> None:
-        """Sends the answers, and does what `take` or `_execute` stopped for. Yields; errors as `Connection.send`."""
+        """Sends the answers, then an answer that has parts, and gives others their turn if that is due: `take` and
+        `_execute` stop for these. Raises as `Connection.send` does. Yields."""
         self._send()
         if self._parts is not None:
             self._send_parts(self._parts)
@@ -256,7 +257,7 @@ class HTTPSession:
             self._connection.send(answers)
 
     def _send_parts(self, parts: Generator[list[bytes]]) -> None:
-        """Sends all `parts`; errors as `Connection.send`, StreamError also if a part fails or the daemon exits."""
+        """Sends all `parts`. Raises as `Connection.send` does, and StreamError if a part fails or the daemon exits."""
         if not self._are_parts_marked:
             self._connection.resetting = True
         with closing(parts):
