@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.queues.journal.journals import Journals, find_journals
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StartError, StorageError
 from gnsqd.shared.names import is_valid_name
 from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
-from gnsqd.storage.journal.maintenance import Journals, find_journals
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
-    from gnsqd.queues.journal_store import JournalStore
-    from gnsqd.storage.journal.journal import Journal
+    from gnsqd.queues.journal.journal import Journal
+    from gnsqd.queues.journal.store import JournalStore
 
 CONVERTED_AT_ONCE = 8  # journals; most of it is waiting for fsync
 MAX_DELAY = 1 << 62  # ns
@@ -48,7 +48,7 @@ class DataPath:
         return Store(topic, self.context)
 
     def _journal_store(self, topic: str, journal: "Journal") -> "JournalStore":
-        from gnsqd.queues.journal_store import JournalStore  # here, as daemons without --durability do not need it
+        from gnsqd.queues.journal.store import JournalStore  # here, as daemons without --durability do not need it
 
         return JournalStore(topic, self.context, journal)
 

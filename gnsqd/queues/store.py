@@ -16,8 +16,7 @@ from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
-    from gnsqd.queues.history import History
-    from gnsqd.queues.log_range import LogRange
+    from gnsqd.queues.journal.history import History, LogRange
 
 
 class Context(NamedTuple):

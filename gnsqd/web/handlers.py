@@ -42,7 +42,7 @@ from gnsqd.web.routes import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from gnsqd.queues.history import History
+    from gnsqd.queues.journal.history import History
 
 DEFAULT_PEEK = 10
 MAX_PEEK = 1000  # messages

@@ -17,7 +17,7 @@ from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StartError
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, FakeConsumer, bodies_of, eventually, settle
-from unit.queues.test_journaled import FAR, Daemon, channel
+from unit.queues.journal.test_backend import FAR, Daemon, channel
 
 BATCH = 2
 OLD = Counter(b"%d" % number for number in range(6)) + Counter([b"later"])
@@ -28,7 +28,7 @@ CHANGES = ("pwritev", "rename", "unlink")
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches, and no fsync, which a kill does not ask for."""
-    monkeypatch.setattr("gnsqd.queues.journal_store.IMPORT_BATCH", BATCH)
+    monkeypatch.setattr("gnsqd.queues.journal.store.IMPORT_BATCH", BATCH)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd.queues.journaled import backend_of
+from gnsqd.queues.journal.backend import backend_of
+from gnsqd.queues.journal.journal import Journal
+from gnsqd.queues.journal.segments import Segments
 from gnsqd.queues.message import Message
 from gnsqd.shared.directory import list_directory
 from gnsqd.shared.journal.records import MAX_MESSAGES
 from gnsqd.shared.journal.segment import Segment
-from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.segments import Segments
 from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Checker
-from unit.queues.test_journaled import Daemon, channel
+from unit.queues.journal.test_backend import Daemon, channel
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal"  # an older gnsqd wrote it, with a record for each publish
 SMALL = {"max_bytes_per_file": 2000}

@@ -10,10 +10,10 @@ import gevent
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.backend import Backend
-from gnsqd.queues.notes import QueueNotes
+from gnsqd.queues.journal.journal import Journal
+from gnsqd.queues.journal.journals import Journals
+from gnsqd.queues.journal.states import QueueNotes
 from gnsqd.queues.queue import Queue
-from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.maintenance import Journals
 from gnsqd.storage.syncer import Syncer
 
 SEGMENT = 100_000  # bytes
@@ -88,7 +88,7 @@ class Topic:
 
 def notes(name: str, journal: Journal, log: Logger, kind: type[QueueNotes] = QueueNotes) -> QueueNotes:
     """What a queue notes that has no messages in memory."""
-    made = kind(name, journal)
+    made = kind(name, journal.states)
     made.queue = Queue(name, Options(), log, Backend())
     return made
 

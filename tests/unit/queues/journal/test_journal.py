@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from gnsqd.queues.journal import log
+from gnsqd.queues.journal.journal import Journal
+from gnsqd.queues.journal.segments import Segments
+from gnsqd.queues.journal.states import QueueNotes
 from gnsqd.queues.message import Message
-from gnsqd.queues.notes import QueueNotes
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.records import FINISHED, Encoder
-from gnsqd.storage.journal import log
-from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.segments import Segments
+from unit.queues.journal.topics import failing, frame, notes, read_all
 from unit.storage.conftest import OpenTopic
-from unit.storage.journal.topics import failing, frame, notes, read_all
 
 Open = Callable[..., tuple[Journal, QueueNotes, QueueNotes]]
 

@@ -3,7 +3,7 @@ cimport cython
 from gnsqd.net.native cimport monotonic_ns, time_ns
 from gnsqd.queues.backend cimport Backend
 from gnsqd.queues.message cimport Message
-from gnsqd.queues.notes cimport QueueNotes, runs_of
+from gnsqd.queues.journal.states cimport QueueNotes, runs_of
 
 cdef class JournalBackend(Backend):
     cdef public object journal, rewinding

@@ -1,6 +1,6 @@
 cimport cython
 
-from gnsqd.storage.journal.log cimport Log
+from gnsqd.queues.journal.log cimport Log
 from gnsqd.shared.journal.records cimport Batch
 
 cdef class Journal:

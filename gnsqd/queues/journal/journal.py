@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.queues.journal.compactor import Compactor, Retention
+from gnsqd.queues.journal.log import Log
+from gnsqd.queues.journal.segments import OpenFiles
+from gnsqd.queues.journal.states import QueueStates
 from gnsqd.shared.errors import StorageError, is_disk_full
 from gnsqd.shared.journal.records import CONVERTING, VOID, Batch
 from gnsqd.shared.journal.replay import Replay
-from gnsqd.storage.journal.compactor import Compactor, Retention
-from gnsqd.storage.journal.log import Log
-from gnsqd.storage.journal.open_files import OpenFiles
-from gnsqd.storage.journal.queue_states import QueueStates
-from gnsqd.storage.journal.reserve import Reserve
+from gnsqd.storage.directory import Reserve
 from gnsqd.storage.syncer import Syncer
 
 

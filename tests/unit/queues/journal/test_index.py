@@ -15,9 +15,9 @@ from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment, read_index
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE
-from unit.queues.test_journaled import Daemon, channel
-from unit.queues.test_rewind import rewind
-from unit.storage.journal.test_lost_messages import errors, journal_of
+from unit.queues.journal.test_backend import Daemon, channel
+from unit.queues.journal.test_lost_messages import errors, journal_of
+from unit.queues.journal.test_rewind import rewind
 
 SMALL = {"max_bytes_per_file": 2000, "mem_queue_size": 3}
 

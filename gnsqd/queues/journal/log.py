@@ -15,14 +15,13 @@ from time import monotonic
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.queues.journal.segments import AppendedFile, OpenFiles, Segments, mark_continued
 from gnsqd.shared.disk_format import segment_name
 from gnsqd.shared.errors import StorageError, failing_as_go
 from gnsqd.shared.journal.records import EPOCH, RETENTION, Batch, Encoder, Mark
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.files import sync_directory, sync_files, sync_path
-from gnsqd.storage.journal.open_files import AppendedFile, OpenFiles
-from gnsqd.storage.journal.segments import Segments, mark_continued
 from gnsqd.storage.syncer import GroupCommit, Syncer
 
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gnsqd.hub.doorbell import Doorbell
-from gnsqd.queues.history import History
-from gnsqd.queues.log_range import LogRange, MessagesDamaged, MessagesGone
+from gnsqd.queues.journal.history import History, LogRange, MessagesDamaged, MessagesGone
+from gnsqd.queues.journal.segments import Segments
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal import records
@@ -20,13 +20,12 @@ from gnsqd.shared.journal.records import PUT_HEAD, decode_put, split_frames
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.files import sync_files
-from gnsqd.storage.journal.segments import Segments
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, publish, settle
-from unit.queues.test_journaled import FAR, Daemon, channel, daemons_of
-from unit.storage.journal.test_lost_messages import journal_of
+from unit.queues.journal.test_backend import FAR, Daemon, channel, daemons_of
+from unit.queues.journal.test_lost_messages import journal_of
 
-GOLDEN = Path(__file__).parents[2] / "golden/journal"
+GOLDEN = Path(__file__).parents[3] / "golden/journal"
 
 
 def range_of(daemon: Daemon) -> LogRange:

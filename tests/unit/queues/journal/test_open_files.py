@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.storage.journal import open_files
-from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.maintenance import Journals
+from gnsqd.queues.journal import segments
+from gnsqd.queues.journal.journal import Journal
+from gnsqd.queues.journal.journals import Journals
 from gnsqd.storage.syncer import Syncer
 from kit.observers import opened
-from unit.storage.journal.topics import frame, journal_options, notes, read_all
+from unit.queues.journal.topics import frame, journal_options, notes, read_all
 
 LIMIT = 3
 COUNT = 12
@@ -27,7 +27,7 @@ def journals(
 ) -> Iterator[Make]:
     """COUNT journals of topics that share files to open."""
     made: list[Journal] = []
-    monkeypatch.setattr(open_files, "MOST", LIMIT)
+    monkeypatch.setattr(segments, "MOST", LIMIT)
 
     def make(durable: bool = False) -> list[Journal]:
         options, log = journal_options(tmp_path, 1 << 20, durable), Logger("", Level.DEBUG, log_stream)

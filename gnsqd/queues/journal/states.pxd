@@ -9,7 +9,7 @@ cdef class QueueNotes:
     cdef public dict attempts
     cdef public list logs
     cdef public long long index
-    cdef object _journal
+    cdef object _states
     cdef bint _noted
     cdef list _finished, _taken
     cdef dict _held

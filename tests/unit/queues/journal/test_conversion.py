@@ -19,8 +19,8 @@ from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Checker
 from nsqadmin_cli.datadir.records import Record, read_queue
 from unit.broker.fakes import settle
-from unit.queues.test_journal_store import OLD, TOPICS, before_each_change, cheap, disk_queues
-from unit.queues.test_journaled import Daemon
+from unit.queues.journal.test_backend import Daemon
+from unit.queues.journal.test_store import OLD, TOPICS, before_each_change, cheap, disk_queues
 
 __all__ = ["cheap", "disk_queues"]
 

@@ -19,15 +19,14 @@ from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.backend import MAX_STEP, Backend
 from gnsqd.queues.deferred import Deferred
+from gnsqd.queues.journal.journal import Journal
+from gnsqd.queues.journal.states import QueueNotes, runs_of
 from gnsqd.queues.message import Message
-from gnsqd.queues.notes import QueueNotes, runs_of
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.schedule import Schedule
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.replay import ReplayedQueue
 from gnsqd.shared.journal.spans import Spans
-from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.queue_states import NotedQueue
 
 MAX_READS = 16  # of the journal in one step, where messages are scattered
 
@@ -276,7 +275,7 @@ class JournalBackend(Backend):
 
     def _finish_dropped(self, start: int, end: int) -> None:
         """Finishes messages that were dropped: if this is the topic's own queue, in all channels."""
-        queues: list[NotedQueue] = [self.notes] if self.notes.index else list(self.journal.states.queues.values())
+        queues: list[QueueNotes] = [self.notes] if self.notes.index else list(self.journal.states.queues.values())
         for queue in queues:
             queue.note_finished_span(start, end)
 
@@ -415,7 +414,7 @@ def _last_from(first: int, messages: Iterable[Message]) -> list[Message]:
 
 def journaled_queue(name: str, options: Options, log: Logger, journal: Journal) -> Queue:
     """Returns a queue whose messages are in the journal. The journal does not know it yet."""
-    notes = QueueNotes(name, journal)
+    notes = QueueNotes(name, journal.states)
     backend = JournalBackend(options, log, journal, notes)
     queue = Queue(name, options, log, backend, JournalDeferred(options, log, backend) if ":" in name else None)
     notes.queue = queue

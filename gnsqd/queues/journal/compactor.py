@@ -23,17 +23,16 @@ from gevent import Greenlet, spawn
 
 from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.options import SECOND, Options
+from gnsqd.queues.journal.log import Log
+from gnsqd.queues.journal.segments import AppendedFile, Segments
+from gnsqd.queues.journal.states import QueueStates
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.records import RETENTION, Batch, first_line
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.shared.journal.spans import Spans
+from gnsqd.storage.directory import Reserve
 from gnsqd.storage.files import sync_directory, sync_path
-from gnsqd.storage.journal.log import Log
-from gnsqd.storage.journal.open_files import AppendedFile
-from gnsqd.storage.journal.queue_states import QueueStates
-from gnsqd.storage.journal.reserve import Reserve
-from gnsqd.storage.journal.segments import Segments
 
 WRITE_SIZE = 64 * 1024  # bytes that are written at once, at least
 PIECE = 1024  # spans that are looked at without a turn for others

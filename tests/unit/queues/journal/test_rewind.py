@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from gnsqd.broker.rules import Rules
 from gnsqd.hub import cooperative
-from gnsqd.queues.history import History
-from gnsqd.queues.journaled import deferred_of
+from gnsqd.queues.journal import segments, states
+from gnsqd.queues.journal.backend import deferred_of
+from gnsqd.queues.journal.history import History
+from gnsqd.queues.journal.segments import AppendedFile
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.journal.spans import Spans
-from gnsqd.storage.journal import queue_states, segments
-from gnsqd.storage.journal.open_files import AppendedFile
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, bodies_of, publish, settle
-from unit.queues.test_journaled import FAR, Daemon, channel, daemons_of
-from unit.storage.journal.test_lost_messages import journal_of
+from unit.queues.journal.test_backend import FAR, Daemon, channel, daemons_of
+from unit.queues.journal.test_lost_messages import journal_of
 
 OPTIONS = {"retention_bytes": 1 << 20}
 EVERYTHING = 1 << 62
@@ -90,7 +90,7 @@ def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_p
 
 
 def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_states, "STEP", 1)
+    monkeypatch.setattr(states, "STEP", 1)
     daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
     for name in ("c", "d"):
         channel(daemon, name)

@@ -17,11 +17,11 @@ from gevent.lock import Semaphore
 from gnsqd.hub.cooperative import Turns, yield_turn
 from gnsqd.queues.backend import Left
 from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
-from gnsqd.queues.history import History
-from gnsqd.queues.journaled import backend_of, deferred_of, journal_messages, journaled_queue
-from gnsqd.queues.log_range import LogRange
+from gnsqd.queues.journal.backend import backend_of, deferred_of, journal_messages, journaled_queue
+from gnsqd.queues.journal.history import History, LogRange
+from gnsqd.queues.journal.journal import Journal
+from gnsqd.queues.journal.states import QueueNotes
 from gnsqd.queues.message import Message
-from gnsqd.queues.notes import QueueNotes
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StorageError
@@ -29,7 +29,6 @@ from gnsqd.shared.journal.spans import Spans
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.files import sync_directory
-from gnsqd.storage.journal.journal import Journal
 
 IMPORT_BATCH = 1000  # messages
 MAX_BYTES = 1 << 20  # in one step

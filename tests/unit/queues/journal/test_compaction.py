@@ -13,14 +13,14 @@ import gevent
 import pytest
 
 from gnsqd.hub import cooperative
+from gnsqd.queues.journal import compactor, journals
+from gnsqd.queues.journal.compactor import PIECE
 from gnsqd.shared.journal.records import MAX_MESSAGES, PUT, decode_put, find_records, parse_first_line
 from gnsqd.shared.journal.spans import Spans
-from gnsqd.storage.journal import compactor, maintenance
-from gnsqd.storage.journal.compactor import PIECE
 from kit.observers import opened
+from unit.queues.journal.topics import BODY, SEGMENT
 from unit.storage.conftest import OpenTopic
 from unit.storage.greenlets import eventually
-from unit.storage.journal.topics import BODY, SEGMENT
 
 
 def test_copy_has_small_records_and_its_sources_are_open_one_by_one(
@@ -189,7 +189,7 @@ def test_journal_comes_within_its_bound_when_nothing_follows_a_burst_or_a_start(
 
 
 def test_journal_stays_near_its_bound_during_a_burst(open_topic: OpenTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "COMPACTION_SECONDS", 0.01)
+    monkeypatch.setattr(journals, "COMPACTION_SECONDS", 0.01)
     topic = open_topic()
     topic.start()
     largest = 0

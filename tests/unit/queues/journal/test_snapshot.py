@@ -9,18 +9,17 @@ from typing import cast
 
 import pytest
 
+from gnsqd.queues.journal.journal import Journal
+from gnsqd.queues.journal.segments import OpenFiles
+from gnsqd.queues.journal.states import STEP, Held, QueueNotes, Snapshot
 from gnsqd.queues.message import Message
-from gnsqd.queues.notes import QueueNotes
 from gnsqd.shared.disk_format import parse_segment_name
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal import records
 from gnsqd.shared.journal.records import Encoder
 from gnsqd.shared.journal.spans import Spans
-from gnsqd.storage.journal.journal import Journal
-from gnsqd.storage.journal.open_files import OpenFiles
-from gnsqd.storage.journal.queue_states import STEP, Held, Snapshot
+from unit.queues.journal.topics import Topic, failing, frame, notes
 from unit.storage.conftest import OpenTopic
-from unit.storage.journal.topics import Topic, failing, frame, notes
 
 HELD = 50_000  # messages
 PIECES = STEP // (1000 * 18) + 1  # of 1,000 messages each, which a step makes

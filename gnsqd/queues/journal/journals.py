@@ -17,12 +17,12 @@ from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.disk_format import parse_segment_name
 from gnsqd.shared.errors import StorageError
-from gnsqd.storage.journal.open_files import OpenFiles
-from gnsqd.storage.journal.reserve import Reserve
+from gnsqd.storage.directory import Reserve
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
-    from gnsqd.storage.journal.journal import Journal
+    from gnsqd.queues.journal.journal import Journal
+    from gnsqd.queues.journal.segments import OpenFiles
 
 FLUSH_SECONDS = 0.005
 RETRY_SECONDS = 1.0
@@ -61,7 +61,7 @@ class Journals:
         self._found = find_journals(options.data_path, names)
         self._dirty: dict[Journal, None] = {}
         self._failing: dict[Journal, float] = {}  # when to try again
-        self._open_files = OpenFiles()
+        self._open_files: OpenFiles | None = None  # once a journal is open
         self._all: set[Journal] = set()
         self._look_at = 0.0  # at all of them, while the disk is full (monotonic)
         self._reserve = Reserve(options.data_path, 0 if options.durability == "none" else RESERVED)
@@ -76,8 +76,10 @@ class Journals:
 
     def open(self, topic: str) -> "Journal":
         """Returns the journal of a topic, with what is there replayed."""
-        from gnsqd.storage.journal.journal import Journal  # here, as daemons without --durability do not need it
+        from gnsqd.queues.journal.journal import Journal  # here, as daemons without --durability do not need it
+        from gnsqd.queues.journal.segments import OpenFiles
 
+        self._open_files = self._open_files or OpenFiles()
         paths = self._found.pop(topic, [])
         together = self._syncer, self._note, self._open_files, self._reserve
         journal = Journal(topic, self._options, paths, self._log, *together)
