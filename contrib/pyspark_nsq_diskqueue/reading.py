@@ -20,16 +20,14 @@ import pyarrow.compute as pc
 
 from gnsqd.shared.client import FRAME_HEAD
 from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held
-from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, frame_records, is_followed, message_key
+from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, Gap, frame_records, is_followed, message_key
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.journal.records import (
-    FIRST_LINE_SIZE,
-    HEADER,
     PUT,
     PUT_HEAD,
     decode_put,
-    find_records,
     parse_first_line,
+    read_records,
     split_frames,
 )
 from gnsqd.shared.journal.spans import Spans
@@ -256,34 +254,29 @@ def _read_segment(task: FileTask, plan: SegmentPlan, read_at: ReadAt) -> Iterato
     damages = [_Damage(*damage) for damage in plan.damages]
     rows = [_Rows(task, queue) for queue in plan.queues]
     found = Spans()
-    salt = parse_first_line(data)
-    position = 0 if salt is None else FIRST_LINE_SIZE
-    for type, start, end in () if salt is None else find_records(data, salt):
-        begin = start - HEADER.size
-        if position < begin and position not in known:
-            damages.append(_Damage(position, "damaged", begin - position))
-        position = end
-        if type != PUT:
-            continue
-        first, _, _ = decode_put(data[start : start + PUT_HEAD])
-        frames = split_frames(data[start:end], PUT_HEAD, 0)
-        found.add(first, first + len(frames))
-        positions = list(itertools.accumulate(map(len, frames), initial=start + PUT_HEAD))
-        for queue in rows:
-            queue.add(first, frames, positions)
-            if queue.size > _CHUNK:
-                yield from queue.take()
+    for item in read_records(task.path, data, parse_first_line(data)):
+        if isinstance(item, Gap):
+            if item.begin not in known:
+                damages.append(_Damage(item.begin, item.reason, item.end - item.begin))
+        elif item.type == PUT:
+            payload = data[item.start : item.end]
+            first, _, _ = decode_put(payload)
+            frames = split_frames(payload, PUT_HEAD, 0)
+            found.add(first, first + len(frames))
+            positions = list(itertools.accumulate(map(len, frames), initial=item.start + PUT_HEAD))
+            for queue in rows:
+                queue.add(first, frames, positions)
+                if queue.size > _CHUNK:
+                    yield from queue.take()
     for queue in rows:
         yield from queue.take()
-    if position < len(data) and position not in known:
-        damages.append(_Damage(position, "damaged", len(data) - position))
     yield from damages
     rest = Spans()
     for part in plan.queues:
         rest.update(part.numbers.without(found))
     if rest and not damages and not were_finished(task.directory, task.topic, rest):
         text = f"{rest.count()} messages are not there any more: the file was deleted or replaced while it was read"
-        yield _Damage(position, text)
+        yield _Damage(len(data), text)
 
 
 def _read_whole(task: FileTask, read_at: ReadAt) -> bytes:

@@ -30,6 +30,15 @@ _META = rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z
 _META_BEGINNING = rb"[+-]?\d*(?:\n\d*(?:,\d*(?:\n\d*,?)?)?)?"
 
 
+class Gap(NamedTuple):
+    """Bytes of a file of messages that hold none that can be read: of a data file, or of a segment of a journal."""
+
+    path: str
+    begin: int
+    end: int
+    reason: str
+
+
 def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
     """Returns (timestamp in ns, attempts, id, body); raises StorageError if the payload is shorter than 26 bytes."""
     if len(payload) < MIN_RECORD_SIZE:

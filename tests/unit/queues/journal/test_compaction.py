@@ -15,7 +15,8 @@ import pytest
 from gnsqd.hub import cooperative
 from gnsqd.queues.journal import compactor, journals
 from gnsqd.queues.journal.compactor import PIECE
-from gnsqd.shared.journal.records import MAX_MESSAGES, PUT, decode_put, find_records, parse_first_line
+from gnsqd.shared.disk_format import Gap
+from gnsqd.shared.journal.records import MAX_MESSAGES, PUT, decode_put, parse_first_line, read_records
 from gnsqd.shared.journal.spans import Spans
 from kit.observers import opened
 from unit.queues.journal.topics import BODY, SEGMENT
@@ -42,10 +43,9 @@ def test_copy_has_small_records_and_its_sources_are_open_one_by_one(
     assert max(counts) == 3  # a source, the copy, and the segment that is written
     for path in tmp_path.iterdir():
         data = path.read_bytes()
-        salt = parse_first_line(data)
-        assert salt is not None
-        for type, start, end in find_records(data, salt):
-            assert type != PUT or decode_put(data[start:end])[1] <= MAX_MESSAGES
+        for record in read_records("", data, parse_first_line(data)):
+            assert not isinstance(record, Gap)
+            assert record.type != PUT or decode_put(data[record.start : record.end])[1] <= MAX_MESSAGES
 
 
 def test_flushes_that_wait_for_an_fsync_are_remembered_by_segment(open_topic: OpenTopic) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnsqd.log import Level, Logger
-from gnsqd.shared.journal.records import CONTINUED, Encoder, find_records, parse_first_line
+from gnsqd.shared.journal.records import CONTINUED, Encoder, JournalRecord, parse_first_line, read_records
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment, read_index
 from gnsqd.storage.syncer import Syncer
@@ -63,10 +63,10 @@ def without_index(path: Path) -> None:
     data = path.read_bytes()
     salt = parse_first_line(data)
     assert salt is not None
-    *_, (type, begin, end) = find_records(data, salt)
-    assert (type, end) == (CONTINUED, len(data))
-    old = Encoder(salt).record(CONTINUED)
-    path.write_bytes(data[: begin - len(old)] + old)
+    *_, last = read_records("", data, salt)
+    assert isinstance(last, JournalRecord)
+    assert (last.type, last.end) == (CONTINUED, len(data))
+    path.write_bytes(data[: last.begin] + Encoder(salt).record(CONTINUED))
 
 
 def test_messages_of_a_copy_whose_sources_a_kill_left_count_once(tmp_path: Path, syncer: Syncer) -> None:

@@ -180,16 +180,11 @@ def check_records(daemon: Daemon) -> None:
     daemon.flush()
     for path in daemon.directory.glob("t.journal.*.dat"):
         data = path.read_bytes()
-        salt = records.parse_first_line(data)
-        position = records.FIRST_LINE_SIZE
-        assert salt is not None
-        for type, begin, end in records.find_records(data, salt):
-            assert begin == position + records.HEADER.size
-            position = end
-            if type in (records.FINISHED, records.TAKEN, records.REWOUND):
-                queue, spans = records.decode_spans(data[begin:end])
-                assert spans, (type, queue)
-        assert position == len(data)
+        for record in records.read_records("", data, records.parse_first_line(data)):
+            assert isinstance(record, records.JournalRecord)
+            if record.type in (records.FINISHED, records.TAKEN, records.REWOUND):
+                queue, spans = records.decode_spans(data[record.start : record.end])
+                assert spans, (record.type, queue)
     replay = Replay("t", checks=True)
     replay.read([str(path) for path in sorted(daemon.directory.glob("t.journal.*.dat"))])
     assert (replay.damages, replay.torn, list(replay.lost)) == ([], None, [])
@@ -199,7 +194,8 @@ def check_records(daemon: Daemon) -> None:
 def test_no_record_is_written_that_could_not_be_read(spans: list[tuple[int, int]], first: int, count: int) -> None:
     encoder = records.Encoder(7)
     if all(0 <= start < end for start, end in spans):
-        (record,) = records.find_records(bytes(records.FIRST_LINE_SIZE) + encoder.spans(records.FINISHED, 1, spans), 7)
+        data = bytes(records.FIRST_LINE_SIZE) + encoder.spans(records.FINISHED, 1, spans)
+        (record,) = records.read_records("", data, 7)
         expected = Spans()
         for span in spans:
             expected.add(*span)
