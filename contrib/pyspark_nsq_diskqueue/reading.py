@@ -10,17 +10,17 @@ a journal, what follows the damage is read, as gnsqd does.
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsqd.shared.client import FRAME_HEAD
 from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held
-from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, Gap, frame_records, is_followed, message_key
+from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, Gap, frame_records, message_key
+from gnsqd.shared.disk_queue import RecordReader, RecordRun
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.journal.records import (
     PUT,
@@ -43,8 +43,6 @@ DDL = f"{MESSAGE_DDL}, queue STRING, file STRING, position LONG, due TIMESTAMP, 
 _TYPES = {"queue": pa.string(), "file": pa.string(), "position": pa.int64(), "due": MOMENT, "corruption": pa.string()}
 ARROW_SCHEMA = pa.schema([*MESSAGE_SCHEMA, *_TYPES.items()])
 
-ReadAt = Callable[[int, int, int], bytes]
-
 
 class CorruptionError(NsqSourceError):
     """Messages cannot be read because a file is damaged, ends too early or is missing, and the option `corruption`
@@ -59,14 +57,9 @@ class _Damage(Exception):
         self.position = position
 
 
-def read_task(
-    task: FileTask, corruption: str, max_msg_size: int, read_at: ReadAt = os.pread
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, by `ARROW_SCHEMA`; CorruptionError if `corruption` is "fail", DataDirectoryError.
-
-    `read_at` reads as os.pread does.
-    """
-    for found in _find(task, max_msg_size + MIN_RECORD_SIZE, read_at):
+def read_task(task: FileTask, corruption: str, max_msg_size: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, by `ARROW_SCHEMA`; CorruptionError if `corruption` is "fail", DataDirectoryError."""
+    for found in _find(task, max_msg_size + MIN_RECORD_SIZE):
         if isinstance(found, pa.RecordBatch):
             yield found
         elif corruption == COLUMN:
@@ -79,7 +72,7 @@ def read_task(
             )
 
 
-def _find(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa.RecordBatch | _Damage]:
+def _find(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | _Damage]:
     if not os.path.isdir(task.directory):
         raise DataDirectoryError(f"{task.directory} is not there: driver and executors must find it at the same path")
     others = task.missing - 1
@@ -88,9 +81,9 @@ def _find(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa.RecordB
         if task.missing:
             yield missing
         elif task.segment is not None:
-            yield from _read_segment(task, task.segment, read_at)
+            yield from _read_segment(task, task.segment)
         else:
-            yield from _read_held(task) if task.is_due_times else _read_records(task, max_size, read_at)
+            yield from _read_held(task) if task.is_due_times else _read_records(task, max_size)
     except _Damage as damage:
         yield damage
     except FileNotFoundError:
@@ -126,66 +119,25 @@ def _held_rows(task: FileTask, held: list[tuple[int, bytes]], due_times: DueTime
     return _message_rows(task, frame_records(payloads), edges, pa.array(positions, pa.int64()), dues)
 
 
-def _read_records(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa.RecordBatch]:
+def _read_records(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch]:
     due_times = read_due_times(task.due_times) if task.due_times else DueTimesFile()
     descriptor = open_file(task.path)
-    try:
-        position, needed = task.start, 0
-        while position < task.end:
-            length = min(max(_CHUNK, needed), task.end - position)
-            try:
-                data = read_at(descriptor, length, position)
-                read = partial(read_at, descriptor)
-                edges, needed, wrong = _find_records(data, max_size, position, task.end, read)
-            except OSError as error:
-                raise _Damage(position, reason_of(error), task.end - position) from None
-            yield from _rows(task, data, edges, position, due_times)
-            position += edges[-1]
-            if wrong is not None:
-                raise _Damage(position, f"invalid message read size ({wrong})", task.end - position)
-            is_torn = task.end - position < needed
-            if is_torn and task.unfinished_from is not None and position >= task.unfinished_from:
+    with closing(RecordReader(task.path, descriptor, MIN_RECORD_SIZE, max_size, _CHUNK)) as reader:
+        for item in reader.runs(task.start, task.end):
+            if isinstance(item, RecordRun):
+                yield from _rows(task, item, due_times)
+            elif task.unfinished_from is None or item.begin < task.unfinished_from or not item.reason.endswith("EOF"):
+                raise _Damage(item.begin, item.reason, item.end - item.begin)
+            else:
                 return
-            if is_torn or (edges == [0] and len(data) < length):
-                # as Go's io.ReadFull has it: EOF when the payload is missing altogether
-                reason = "EOF" if task.end - position == LENGTH.size else "unexpected EOF"
-                raise _Damage(position, reason, task.end - position)
-    finally:
-        os.close(descriptor)
     if task.end < task.promised:
         raise _Damage(task.end, f"EOF, {task.promised - task.end} bytes before where the meta file has the end")
 
 
-def _find_records(
-    data: bytes, max_size: int, position: int, end: int, read: Callable[[int, int], bytes]
-) -> tuple[list[int], int, int | None]:
-    """Where the whole records in `data`, from `position` of a file, begin, and where the last one ends. There: how many
-    bytes are needed to go on, 0 at the end of `data`; and the length of the next record if that cannot be right."""
-    unpack_length = LENGTH.unpack_from
-    available = len(data)
-    edges = [0]
-    offset = 0
-    while offset < available:
-        begin = offset + LENGTH.size
-        if begin > available:
-            return edges, LENGTH.size, None
-        size: int = unpack_length(data, offset)[0]
-        if size < MIN_RECORD_SIZE or (size > max_size and not is_followed(read, position + begin + size, end)):
-            return edges, 0, size
-        offset = begin + size
-        if offset > available:
-            return edges, LENGTH.size + size, None
-        edges.append(offset)
-    return edges, 0, None
-
-
-def _rows(
-    task: FileTask, data: bytes, edges: list[int], position: int, due_times: DueTimesFile
-) -> Iterator[pa.RecordBatch]:
-    """The messages of whole records that stand at `position`, without messages that the side file holds back."""
-    if len(edges) == 1:
-        return
-    begins = pc.add(pa.array(edges[:-1], pa.int64()), position)
+def _rows(task: FileTask, run: RecordRun, due_times: DueTimesFile) -> Iterator[pa.RecordBatch]:
+    """The messages of whole records, without messages that the side file holds back."""
+    data, edges = run.data, run.edges
+    begins = pc.add(pa.array(edges[:-1], pa.int64()), run.begin)
     if not due_times.due and not due_times.held:
         yield _message_rows(task, data, edges, begins)
         return
@@ -244,12 +196,12 @@ class _Rows:
             yield _batch(self._task, columns)
 
 
-def _read_segment(task: FileTask, plan: SegmentPlan, read_at: ReadAt) -> Iterator[pa.RecordBatch | _Damage]:
+def _read_segment(task: FileTask, plan: SegmentPlan) -> Iterator[pa.RecordBatch | _Damage]:
     """The messages of a segment, for each of its queues, and what is damaged there. It has 64 MiB at most."""
     data = b""
     if plan.queues:
         with suppress(FileNotFoundError):
-            data = _read_whole(task, read_at)
+            data = _read_whole(task)
     known = {position for position, _, _ in plan.damages}
     damages = [_Damage(*damage) for damage in plan.damages]
     rows = [_Rows(task, queue) for queue in plan.queues]
@@ -279,10 +231,10 @@ def _read_segment(task: FileTask, plan: SegmentPlan, read_at: ReadAt) -> Iterato
         yield _Damage(len(data), text)
 
 
-def _read_whole(task: FileTask, read_at: ReadAt) -> bytes:
+def _read_whole(task: FileTask) -> bytes:
     descriptor = open_file(task.path)
     try:
-        return read_at(descriptor, task.end, 0)
+        return os.pread(descriptor, task.end, 0)
     except OSError as error:
         raise _Damage(0, reason_of(error), task.end) from None
     finally:

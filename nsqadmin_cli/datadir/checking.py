@@ -18,10 +18,18 @@ from gnsqd.shared.directory import (
     StoredQueue,
     make_plan,
 )
-from gnsqd.shared.disk_format import MIN_RECORD_SIZE, due_times_file_name, message_key, meta_file_name, segment_name
+from gnsqd.shared.disk_format import (
+    MIN_RECORD_SIZE,
+    Gap,
+    due_times_file_name,
+    message_key,
+    meta_file_name,
+    segment_name,
+)
+from gnsqd.shared.disk_queue import StoredRecord
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.replay import Replay
-from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, first_unread, read_data_file, read_queue
+from nsqadmin_cli.datadir.records import describe_missing, first_unread, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import Block, Line, Paragraph, Tone, column
@@ -78,12 +86,12 @@ class Tally:
     largest: int = 0  # body that is too large for the limit
     broken: bool = False  # there are flaws besides such bodies
 
-    def add(self, item: Record | Gap) -> None:
+    def add(self, item: StoredRecord | Gap) -> None:
         reason = item.reason if isinstance(item, Gap) else item.flaw
         if reason and not self.flaw:
-            self.flaw, self.flaw_position = reason, item.position
+            self.flaw, self.flaw_position = reason, item.begin
         if isinstance(item, Gap):
-            self.lost += item.end - item.position
+            self.lost += item.end - item.begin
             self.broken = True
             return
         body = len(item.payload) - MIN_RECORD_SIZE
@@ -174,7 +182,7 @@ class Checker:
         held = set(report.due_times.held)
         for number, item in read_queue(queue, report.plan, self._max_msg_size, self._advance):
             report.files[number].add(item)
-            if held and isinstance(item, Record):
+            if held and isinstance(item, StoredRecord):
                 held.discard(message_key(item.payload))
         report.messages = sum(tally.messages for tally in report.files.values())
         report.bytes = sum(tally.bytes for tally in report.files.values())

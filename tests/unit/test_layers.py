@@ -65,7 +65,6 @@ SHARED = (
     "gnsqd.options",
     "gnsqd.wire.codec",
     "gnsqd.broker.dead_letter_format",
-    "gnsqd.storage.disk.reader",
 )
 
 # What a command imports only when it is called, and which needs gevent.

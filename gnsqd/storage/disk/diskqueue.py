@@ -26,10 +26,10 @@ from gevent.event import AsyncResult
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.disk_format import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records, message_key
+from gnsqd.shared.disk_queue import RecordReader
 from gnsqd.shared.errors import NO_SPACE, StorageError, path_error
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
-from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.files import rename_file, sync_path, temporary_path, write_file
 from gnsqd.storage.syncer import GroupCommit, Syncer
 

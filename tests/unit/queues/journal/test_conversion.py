@@ -14,10 +14,11 @@ from gnsqd.log import Level, Logger
 from gnsqd.queues.data_path import convert
 from gnsqd.shared.directory import list_directory
 from gnsqd.shared.disk_format import decode_record
+from gnsqd.shared.disk_queue import StoredRecord
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, save
 from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Checker
-from nsqadmin_cli.datadir.records import Record, read_queue
+from nsqadmin_cli.datadir.records import read_queue
 from unit.broker.fakes import settle
 from unit.queues.journal.test_backend import Daemon
 from unit.queues.journal.test_store import OLD, TOPICS, before_each_change, cheap, disk_queues
@@ -64,7 +65,7 @@ def left_in(directory: Path) -> dict[str, Counter[bytes]]:
     for queue in found.queues.values():
         assert queue.name in found.listed
         report = Checker(found, False, 1 << 20, lambda size: None).check(queue)
-        records = [item for _, item in read_queue(queue, report.plan, 1 << 20) if isinstance(item, Record)]
+        records = [item for _, item in read_queue(queue, report.plan, 1 << 20) if isinstance(item, StoredRecord)]
         left[queue.name] = Counter(decode_record(record.payload)[3] for record in records)
     return left
 
