@@ -18,7 +18,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
-from sys import maxsize
 from typing import NamedTuple
 
 from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, Gap
@@ -39,8 +38,8 @@ _MESSAGE_PATTERN = re.compile(rb"[\x0d-\x38].{9}[0-9a-f]{16}", re.DOTALL)
 
 
 class RecordRun(NamedTuple):
-    """Whole records one behind the other: `data`, from `begin` of the file on. `edges` are the places in `data` where
-    each begins, and where the last one ends."""
+    """Whole records one behind the other, from `begin` of the file on. `edges` are the places in `data` where each
+    begins, and where the last one ends."""
 
     begin: int
     data: bytes
@@ -133,51 +132,69 @@ class RecordReader:
     def runs(self, pos: int, end: int) -> Iterator[RecordRun | Gap]:
         """Yields the records between `pos` and `end`, in order, and at the first damage a gap up to `end`, with Go's
         text as its reason; so the reason of a record that is cut off ends in EOF."""
+        needed = LENGTH.size
         while pos < end:
-            ends: list[int] = []
             try:
-                needed = self._parse(pos, end, maxsize, maxsize, None, ends)
-                if not ends:
-                    self._fill(pos, needed, end)
-                    continue
-            except OSError as error:
-                yield Gap(self._path, pos, end, reason_of(error))
+                self._fill(pos, needed, end)
+                edges, needed = self._edges(end)
+            except (OSError, StorageError) as error:
+                yield Gap(self._path, pos, end, reason_of(error) if isinstance(error, OSError) else str(error))
                 return
-            except StorageError as error:
-                if not ends:
-                    yield Gap(self._path, pos, end, str(error))
-                    return
-            data = self._buffer[pos - self._start : ends[-1] - self._start]
-            yield RecordRun(pos, data, [0, *(behind - pos for behind in ends)])
-            pos = ends[-1]
+            if len(edges) > 1:
+                yield RecordRun(pos, self._buffer, edges)
+                pos += edges[-1]
 
-    def _parse(
-        self, pos: int, end: int, limit: int, max_bytes: int, payloads: list[bytes] | None, ends: list[int]
-    ) -> int:
+    def _edges(self, end: int) -> tuple[list[int], int]:
+        """Returns where in the buffer, which begins with a record, each record begins, and where the last whole one
+        ends; and the bytes needed there to go on. StorageError if the first one is damaged."""
+        buffer, available = self._buffer, len(self._buffer)
+        min_size, max_size, unpack_length = self._min_size, self._max_size, LENGTH.unpack_from
+        edges = [0]
+        offset = 0
+        while offset + 4 <= available:
+            size: int = unpack_length(buffer, offset)[0]
+            offset += 4 + size
+            if not min_size <= size <= max_size:
+                try:
+                    self._check_size(size, self._start + offset, end)
+                except StorageError:
+                    if len(edges) > 1:
+                        break
+                    raise
+            if offset > available:
+                return edges, 4 + size
+            edges.append(offset)
+        return edges, LENGTH.size
+
+    def _parse(self, pos: int, end: int, limit: int, max_bytes: int, payloads: list[bytes], ends: list[int]) -> int:
         """Appends the records in the buffer from `pos` on; returns the bytes needed there to go on, 0 to stop."""
         buffer, start, available = self._buffer, self._start, len(self._buffer)
         offset = pos - start
         if offset < 0:
             return LENGTH.size
         min_size, max_size, unpack_length = self._min_size, self._max_size, LENGTH.unpack_from
-        room = max_bytes - sum(map(len, payloads or ()))
-        while len(ends) < limit:
+        room = max_bytes - sum(map(len, payloads))
+        while len(payloads) < limit:
             body = offset + 4
             if body > available:
                 return LENGTH.size
             size: int = unpack_length(buffer, offset)[0]
-            if size < min_size or (size > max_size and not self._is_followed(start + body + size, end)):
-                raise StorageError(f"invalid message read size ({size})")
+            if not min_size <= size <= max_size:
+                self._check_size(size, start + body + size, end)
             room -= size
-            if room < 0 and ends:
+            if room < 0 and payloads:
                 return 0
             offset = body + size
             if offset > available:
                 return LENGTH.size + size
-            if payloads is not None:
-                payloads.append(buffer[body:offset])
+            payloads.append(buffer[body:offset])
             ends.append(start + offset)
         return 0
+
+    def _check_size(self, size: int, behind: int, end: int) -> None:
+        """Raises StorageError, with Go's text, if no record has a size that is not within the bounds."""
+        if size < self._min_size or not self._is_followed(behind, end):
+            raise StorageError(f"invalid message read size ({size})")
 
     def _is_followed(self, pos: int, end: int) -> bool:
         """True if records, or the `end`, are at `pos`; raises OSError. That is the case behind a record that is larger
