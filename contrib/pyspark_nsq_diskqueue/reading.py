@@ -49,12 +49,9 @@ class CorruptionError(NsqSourceError):
     makes this an error."""
 
 
-class _Damage(Exception):
-    """Why a file is read no further than to `position`; `lost` bytes follow there."""
-
-    def __init__(self, position: int, reason: str, lost: int = 0) -> None:
-        super().__init__(f"{reason}: {lost} bytes not read" if lost > 0 else reason)
-        self.position = position
+def _describe(gap: Gap) -> str:
+    lost = gap.end - gap.begin
+    return f"{gap.reason}: {lost} bytes not read" if lost > 0 else gap.reason
 
 
 def read_task(task: FileTask, corruption: str, max_msg_size: int) -> Iterator[pa.RecordBatch]:
@@ -63,20 +60,20 @@ def read_task(task: FileTask, corruption: str, max_msg_size: int) -> Iterator[pa
         if isinstance(found, pa.RecordBatch):
             yield found
         elif corruption == COLUMN:
-            columns = {"position": pa.array([found.position], pa.int64()), "corruption": pa.array([str(found)])}
+            columns = {"position": pa.array([found.begin], pa.int64()), "corruption": pa.array([_describe(found)])}
             yield _batch(task, columns)
         elif corruption != SKIP:
             raise CorruptionError(
-                f"{task.path} at {found.position}: {found}. `gnsqadmin data verify {task.directory}` shows what can "
-                f"be saved; with the option corruption = {COLUMN!r} or {SKIP!r} the rest is read without"
+                f"{task.path} at {found.begin}: {_describe(found)}. `gnsqadmin data verify {task.directory}` shows "
+                f"what can be saved; with the option corruption = {COLUMN!r} or {SKIP!r} the rest is read without"
             )
 
 
-def _find(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | _Damage]:
+def _find(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | Gap]:
     if not os.path.isdir(task.directory):
         raise DataDirectoryError(f"{task.directory} is not there: driver and executors must find it at the same path")
     others = task.missing - 1
-    missing = _Damage(0, f"missing, and so are {others} files behind it" if others > 0 else "missing")
+    missing = Gap(task.path, 0, 0, f"missing, and so are {others} files behind it" if others > 0 else "missing")
     try:
         if task.missing:
             yield missing
@@ -84,8 +81,6 @@ def _find(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | _Damage]:
             yield from _read_segment(task, task.segment)
         else:
             yield from _read_held(task) if task.is_due_times else _read_records(task, max_size)
-    except _Damage as damage:
-        yield damage
     except FileNotFoundError:
         if not task.was_read_meanwhile():
             yield missing
@@ -95,7 +90,7 @@ def _find(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | _Damage]:
         raise DataDirectoryError(str(error)) from error
 
 
-def _read_held(task: FileTask) -> Iterator[pa.RecordBatch]:
+def _read_held(task: FileTask) -> Iterator[pa.RecordBatch | Gap]:
     """The messages that a side file holds back."""
     due_times = read_due_times(task.path)
     held: list[tuple[int, bytes]] = []
@@ -109,7 +104,7 @@ def _read_held(task: FileTask) -> Iterator[pa.RecordBatch]:
     if held:
         yield _held_rows(task, held, due_times)
     if due_times.damage:
-        raise _Damage(due_times.end, due_times.damage)
+        yield Gap(task.path, due_times.end, due_times.end, due_times.damage)
 
 
 def _held_rows(task: FileTask, held: list[tuple[int, bytes]], due_times: DueTimesFile) -> pa.RecordBatch:
@@ -119,19 +114,21 @@ def _held_rows(task: FileTask, held: list[tuple[int, bytes]], due_times: DueTime
     return _message_rows(task, frame_records(payloads), edges, pa.array(positions, pa.int64()), dues)
 
 
-def _read_records(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch]:
+def _read_records(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | Gap]:
     due_times = read_due_times(task.due_times) if task.due_times else DueTimesFile()
     descriptor = open_file(task.path)
     with closing(RecordReader(task.path, descriptor, MIN_RECORD_SIZE, max_size, _CHUNK)) as reader:
         for item in reader.runs(task.start, task.end):
             if isinstance(item, RecordRun):
                 yield from _rows(task, item, due_times)
-            elif task.unfinished_from is None or item.begin < task.unfinished_from or not item.reason.endswith("EOF"):
-                raise _Damage(item.begin, item.reason, item.end - item.begin)
-            else:
-                return
+                continue
+            is_unfinished = task.unfinished_from is not None and item.begin >= task.unfinished_from
+            if not (is_unfinished and item.reason.endswith("EOF")):
+                yield item
+            return
     if task.end < task.promised:
-        raise _Damage(task.end, f"EOF, {task.promised - task.end} bytes before where the meta file has the end")
+        reason = f"EOF, {task.promised - task.end} bytes before where the meta file has the end"
+        yield Gap(task.path, task.end, task.end, reason)
 
 
 def _rows(task: FileTask, run: RecordRun, due_times: DueTimesFile) -> Iterator[pa.RecordBatch]:
@@ -196,20 +193,23 @@ class _Rows:
             yield _batch(self._task, columns)
 
 
-def _read_segment(task: FileTask, plan: SegmentPlan) -> Iterator[pa.RecordBatch | _Damage]:
+def _read_segment(task: FileTask, plan: SegmentPlan) -> Iterator[pa.RecordBatch | Gap]:
     """The messages of a segment, for each of its queues, and what is damaged there. It has 64 MiB at most."""
-    data = b""
+    gaps = [*plan.gaps]
+    data: bytes | Gap = b""
     if plan.queues:
         with suppress(FileNotFoundError):
             data = _read_whole(task)
-    known = {position for position, _, _ in plan.damages}
-    damages = [_Damage(*damage) for damage in plan.damages]
+    if isinstance(data, Gap):
+        yield data
+        return
+    known = {gap.begin for gap in gaps}
     rows = [_Rows(task, queue) for queue in plan.queues]
     found = Spans()
     for item in read_records(task.path, data, parse_first_line(data)):
         if isinstance(item, Gap):
             if item.begin not in known:
-                damages.append(_Damage(item.begin, item.reason, item.end - item.begin))
+                gaps.append(item)
         elif item.type == PUT:
             payload = data[item.start : item.end]
             first, _, _ = decode_put(payload)
@@ -222,21 +222,21 @@ def _read_segment(task: FileTask, plan: SegmentPlan) -> Iterator[pa.RecordBatch 
                     yield from queue.take()
     for queue in rows:
         yield from queue.take()
-    yield from damages
+    yield from gaps
     rest = Spans()
     for part in plan.queues:
         rest.update(part.numbers.without(found))
-    if rest and not damages and not were_finished(task.directory, task.topic, rest):
+    if rest and not gaps and not were_finished(task.directory, task.topic, rest):
         text = f"{rest.count()} messages are not there any more: the file was deleted or replaced while it was read"
-        yield _Damage(len(data), text)
+        yield Gap(task.path, len(data), len(data), text)
 
 
-def _read_whole(task: FileTask) -> bytes:
+def _read_whole(task: FileTask) -> bytes | Gap:
     descriptor = open_file(task.path)
     try:
         return os.pread(descriptor, task.end, 0)
     except OSError as error:
-        raise _Damage(0, reason_of(error), task.end) from None
+        return Gap(task.path, 0, task.end, reason_of(error))
     finally:
         os.close(descriptor)
 
