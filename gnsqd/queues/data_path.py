@@ -78,9 +78,10 @@ class DataPath:
         channels = [channel for channel in topic.channels if is_valid_name(channel.name)]
         names = {channel.name for channel in channels}
         channels += [ChannelMetadata(name, False) for name in store.restored_channels if name not in names]
-        for channel in channels:
-            store.adopt(store.channel_queue(channel.name))
+        queues = [store.channel_queue(channel.name) for channel in channels]
         if journal.is_needed or journal.replay.converting:
+            for queue in queues:
+                store.adopt(queue)
             store.start()  # else the disk queues are complete, and a kill came before the journal was gone
         if name not in known or channels != topic.channels:
             known[name] = TopicMetadata(name, topic.paused, channels)

@@ -1,8 +1,9 @@
 """A store that keeps each message of a topic once, in a journal, and how it exchanges messages with disk queues.
 
-A start moves messages of disk queues to the journal, batch by batch: the journal has a batch before the read position
-passes it, and that position is synced before the batch is queued. So a kill leaves one batch in both at most; the next
-start passes over what the journal has of it.
+A start moves messages of disk queues to the journal before the topic serves, batch by batch: the journal has a batch
+before the read position passes it, and that position is synced before the batch is queued. So a kill leaves one batch
+in both at most; the next start passes over what the journal has of it. A topic or channel that nsqd.dat does not list
+is moved when somebody makes it. Others publish and read meanwhile, and may delete it.
 
 A daemon without durability converts: `close` writes everything to disk queues, for any nsqd, and removes the journal,
 which first notes that the disk queues are copies, so that a start after a kill drops them.
@@ -11,10 +12,12 @@ which first notes that the disk queues are copies, so that a start after a kill 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain, islice
+from time import monotonic
 
 from gevent.lock import Semaphore
 
 from gnsqd.hub.cooperative import Turns, yield_turn
+from gnsqd.log import Logger
 from gnsqd.queues.backend import Left
 from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
 from gnsqd.queues.journal.backend import backend_of, deferred_of, journal_messages, journaled_queue
@@ -32,6 +35,7 @@ from gnsqd.storage.files import sync_directory
 
 IMPORT_BATCH = 1000  # messages
 MAX_BYTES = 1 << 20  # in one step
+PROGRESS_SECONDS = 5.0
 
 
 class JournalStore(Store):
@@ -39,11 +43,9 @@ class JournalStore(Store):
 
     def __init__(self, topic: str, context: Context, journal: Journal) -> None:
         self._journal = journal
-        self._started = False
         self._restored: dict[str, Queue] = {}  # of channels that are not made yet
-        self._adopted: list[Queue] = []  # before the start
         self._are_copies = journal.replay.converting  # disk queues hold what the journal has
-        self._unmoved: list[str] = []  # disk queues with messages that are not in the journal
+        self._unmoved: set[str] = set()  # disk queues with messages that are not in the journal
         self._moving = Semaphore(1)  # held while a disk queue is open
         self._ending = False
         super().__init__(topic, context)
@@ -93,7 +95,7 @@ class JournalStore(Store):
             journal, backend, handed_over = self._journal, backend_of(queue), backend_of(self.queue).notes.finished
             if past is None:
                 backend.notes.finished = handed_over.copy()
-            if not self._started and journal.replay.damaged:
+            if journal.replay.damaged:
                 # It may have been there before: rather everything once more than something not at all.
                 backend.notes.finished = journal.replay.present.gaps(0, journal.log.next_number)
                 backend.put_spans(handed_over.without(backend.notes.finished))
@@ -108,12 +110,33 @@ class JournalStore(Store):
         return queue
 
     def adopt(self, queue: Queue) -> None:
-        """Moves messages of the disk queue of that name to the journal; before the start that is done there."""
-        if queue.backend.journaled:
-            if self._started:
-                self._import(queue)
-            else:
-                self._adopted.append(queue)
+        """Moves the messages of the disk queue of that name to the journal; also StartError, by `check_exit`. If that
+        fails, the rest is there for the next start."""
+        name = queue.name
+        if not queue.backend.journaled or name not in self.context.data_files:
+            return
+        with self._moving:
+            self._unmoved.add(name)
+            if self._ending or queue.closed:
+                return
+            old: DiskQueue | None = None
+            try:
+                old = self.context.open_disk_queue(name)
+                if self._are_copies and old.depth:
+                    self.log.info("JOURNAL(%s): an exit was not finished, its disk queue is a copy", name)
+                elif old.depth:
+                    self._move(old, queue)
+                if self._are_copies or not old.depth:
+                    old.delete()
+                    self._unmoved.remove(name)
+            except StorageError as error:
+                self.context.set_health(error)
+                self.log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
+            finally:
+                if old is not None:
+                    old.close()
+            if old is not None and name in self._unmoved and old.depth and not queue.closed:
+                self.log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
 
     def delete_channel(self, channel: str) -> None:
         if is_ephemeral(channel):
@@ -126,14 +149,11 @@ class JournalStore(Store):
                 self._unmoved.remove(name)
 
     def start(self) -> None:
-        """Moves messages of disk queues to the journal; also StartError, by `check_exit`."""
-        if not self._started:
-            while self._adopted:
-                self._import(self._adopted.pop(0))
-            self._import(self.queue)
-            self._journal.forget_replay()
-            self._started = True
-            self._are_copies = False
+        """Moves the messages of the topic's own disk queue to the journal, after those of its channels, which are
+        older; also StartError, by `check_exit`."""
+        self.adopt(self.queue)
+        self._journal.forget_replay()
+        self._are_copies = False
 
     def append(self, messages: list[Message]) -> None:
         if self._journal.failed is not None:
@@ -173,39 +193,6 @@ class JournalStore(Store):
             backend_of(each.queue).take_back(first, end)
         return [Message(frame, 0, 0) for frame in journal.log.take_back()], handed_over
 
-    def _import(self, queue: Queue) -> None:
-        """Moves messages of a disk queue to the journal. If that fails, the rest is there for the next start."""
-        name = queue.name
-        if name not in self.context.data_files:
-            return
-        with self._moving:
-            self._unmoved.append(name)
-            if self._ending or queue.closed:
-                return
-            old: DiskQueue | None = None
-            try:
-                old = self.context.open_disk_queue(name)
-                if depth := old.depth:
-                    if self._are_copies:
-                        self.log.info("JOURNAL(%s): an exit was not finished, its disk queue is a copy", name)
-                    else:
-                        self.log.info("JOURNAL(%s): moving %d messages from the disk queue", name, depth)
-                        if not self._started:
-                            self._pass_over(old, queue)
-                        self._move(old, queue)
-                if self._are_copies or not old.depth:
-                    old.delete()
-                    self._unmoved.remove(name)
-                    return
-            except StorageError as error:
-                self.context.set_health(error)
-                self.log.error("JOURNAL(%s): moving messages from the disk queue - %s", name, error)
-            finally:
-                if old is not None:
-                    old.close()
-            if old is not None and old.depth and not queue.closed:
-                self.log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
-
     def _pass_over(self, old: DiskQueue, queue: Queue) -> None:
         """Passes over the messages at the front of a disk queue that the journal has for `queue`, all unread there: a
         kill came before the read position was written. StorageError. May yield."""
@@ -222,10 +209,14 @@ class JournalStore(Store):
     def _move(self, old: DiskQueue, queue: Queue) -> None:
         """Moves messages for `queue` until there are no more, or it or the store ends. StorageError if the journal or
         the read position can't be written: the rest is in the disk queue then."""
+        self.log.info("JOURNAL(%s): moving %d messages from the disk queue", queue.name, old.depth)
+        self._pass_over(old, queue)
+        progress = Progress(self.log, f"JOURNAL({queue.name}): %d messages moved from the disk queue")
         while True:
             self.context.check_exit()
             if self._ending or queue.closed or not (messages := self._move_batch(old, queue)):
                 return
+            progress.add(len(messages))
             try:
                 if old.depth:
                     _save_position(old)
@@ -328,14 +319,32 @@ class JournalStore(Store):
     def _write_to_disk(self, queue: Queue) -> int:
         """Writes a queue to its disk queue; returns 0 if that has all messages, safe. StorageError. May yield."""
         target = self.context.open_disk_queue(queue.name)
+        progress = Progress(self.log, f"JOURNAL({queue.name}): %d messages moved to the disk queue")
+        turns = Turns()
         deferred = [] if queue.deferred is None else queue.deferred.remaining()
         left = flush_messages([*queue.memory, *queue.outside(), *deferred], target, self.log)
-        while batch := queue.backend.read(MAX_FLUSH, MAX_BYTES):
-            left += flush_messages(batch, target, self.log)
         stored = _stored_deferred(queue)
-        while batch := list(islice(stored, MAX_FLUSH)):
+        while batch := queue.backend.read(MAX_FLUSH, MAX_BYTES) or list(islice(stored, MAX_FLUSH)):
             left += flush_messages(batch, target, self.log)
+            progress.add(len(batch))
+            turns.give()
         return left + queue.backend.count + (not target.close())
+
+
+class Progress:
+    """Logs `text` with the count of messages moved so far, a line each PROGRESS_SECONDS."""
+
+    def __init__(self, log: Logger, text: str) -> None:
+        self._log = log
+        self._text = text
+        self._count = 0
+        self._next = monotonic() + PROGRESS_SECONDS
+
+    def add(self, count: int) -> None:
+        self._count += count
+        if monotonic() >= self._next:
+            self._next = monotonic() + PROGRESS_SECONDS
+            self._log.info(self._text, self._count)
 
 
 def _receive(queue: Queue, messages: list[Message]) -> None:
