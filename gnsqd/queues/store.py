@@ -16,7 +16,7 @@ from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
-    from gnsqd.queues.journal.history import History, LogRange
+    from gnsqd.queues.journal.history import LogRange, TopicHistory
 
 
 class Context(NamedTuple):
@@ -39,7 +39,7 @@ class WriteAhead(Protocol):
     """A log of a topic's messages. Each method may raise StorageError, and may yield, except `append`."""
 
     @property
-    def history(self) -> "History": ...  # the messages that can be delivered again
+    def history(self) -> "TopicHistory": ...  # the messages that can be delivered again
     @property
     def range(self) -> "LogRange": ...  # the messages by number
     @property

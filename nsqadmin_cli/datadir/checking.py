@@ -44,7 +44,7 @@ NOTE = "note"  # harmless, or corrected by nsqd itself
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DataProblem:
     """What is wrong with a directory. `command` corrects it, if one can."""
 
     severity: str = column("severity", help='"damage" or "note"')
@@ -59,7 +59,7 @@ class Problem:
         return self.severity == DAMAGE
 
 
-def problem_blocks(problems: list[Problem]) -> Iterator[Block]:
+def problem_blocks(problems: list[DataProblem]) -> Iterator[Block]:
     """Yields each problem with its position, meaning and the command that repairs it."""
     for problem in problems:
         tone = Tone.BAD if problem.is_damage else Tone.NOTE
@@ -74,7 +74,7 @@ def problem_blocks(problems: list[Problem]) -> Iterator[Block]:
 
 
 @dataclass
-class Tally:
+class FileTally:
     """The content of one file; nsqd loses everything behind the first flaw."""
 
     messages: int = 0
@@ -109,10 +109,10 @@ class Report:
     """What is wrong with the files of a queue or journal."""
 
     name: str
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[DataProblem] = field(default_factory=list)
 
     def add(self, severity: str, file: str, text: str, position: int | None = None, command: str = "") -> None:
-        self.problems.append(Problem(severity, self.name, file, position, text, command))
+        self.problems.append(DataProblem(severity, self.name, file, position, text, command))
 
     @property
     def damaged(self) -> bool:
@@ -129,7 +129,7 @@ class QueueReport(Report):
     messages: int = 0
     bytes: int = 0
     held: int = 0
-    files: dict[int, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    files: dict[int, FileTally] = field(default_factory=lambda: defaultdict(FileTally))
     needs_repair: bool = False
 
     @property
@@ -163,18 +163,18 @@ class Checker:
     def _repair(self) -> str:
         return shlex.join(["gnsqadmin", "data", "repair", self._directory.path])
 
-    def check_directory(self) -> Iterator[Problem]:
+    def check_directory(self) -> Iterator[DataProblem]:
         """Yields the problems that do not concern a queue."""
         directory = self._directory
         if directory.listed is None:
             starts = directory.metadata_error == "no such file or directory"
             text = f"{directory.metadata_error}: nsqd {'starts without topics' if starts else 'does not start'}"
-            yield Problem(DAMAGE, "", METADATA, None, text, self._repair)
+            yield DataProblem(DAMAGE, "", METADATA, None, text, self._repair)
         for name in directory.others:
-            yield Problem(NOTE, "", name, None, "this is not a data file, though it is named like one")
+            yield DataProblem(NOTE, "", name, None, "this is not a data file, though it is named like one")
         if directory.temporary and not self._running:
             text = f"{plural(len(directory.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
-            yield Problem(NOTE, "", directory.temporary[0], None, text)
+            yield DataProblem(NOTE, "", directory.temporary[0], None, text)
 
     def check(self, queue: StoredQueue) -> QueueReport:
         """Reads a queue; raises AdminError if a file cannot be read."""
@@ -256,7 +256,7 @@ class Checker:
 
     def _judge_bad(self, report: QueueReport, number: int) -> None:
         queue = report.queue
-        tally = Tally()
+        tally = FileTally()
         for item in read_data_file(queue.path(number, bad=True), 0, self._max_msg_size, self._advance):
             tally.add(item)
         name = queue.file_name(number, bad=True)

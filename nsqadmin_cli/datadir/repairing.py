@@ -26,7 +26,7 @@ from gnsqd.shared.disk_queue import StoredRecord
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.shared.version import NSQD_VERSION
-from nsqadmin_cli.datadir.checking import QueueReport, Tally
+from nsqadmin_cli.datadir.checking import FileTally, QueueReport
 from nsqadmin_cli.datadir.records import Saved, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Advance
@@ -256,7 +256,7 @@ class BadFile:
     def read(self, path: str, *, everything: bool, max_msg_size: int, advance: Advance) -> Iterator[bytes]:
         """Yields the payloads behind the first damage, or all, and counts them. Raises AdminError if the file cannot be
         read."""
-        tally = Tally()
+        tally = FileTally()
         for item in read_data_file(path, 0, max_msg_size, advance):
             tally.add(item)
             self.delivered, self.lost_bytes = tally.messages - tally.behind, tally.lost

@@ -27,7 +27,7 @@ from gnsqd.queues.journal.log import Log
 from gnsqd.queues.journal.segments import AppendedFile, Segments
 from gnsqd.queues.journal.states import QueueStates
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.journal.records import RETENTION, Batch, first_line
+from gnsqd.shared.journal.records import RETENTION, PutBatch, first_line
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.shared.journal.spans import Spans
@@ -38,6 +38,8 @@ WRITE_SIZE = 64 * 1024  # bytes that are written at once, at least
 PIECE = 1024  # spans that are looked at without a turn for others
 IDLE_TIMES = 20  # as long as it took to find nothing to compact, until that is tried again
 RETRY_SECONDS = 5.0
+LEAST_SEGMENTS = 4  # full ones, whose bytes a journal may take, whatever of them is live
+MOST_FILES = 16  # segments besides the last that a journal may have, however small they are
 PARTS = 8  # a segment has at most such a part of the retained bytes, and messages of such a part of the time
 _TIMESTAMP = Struct(">8xq")  # of a frame, behind size and type
 
@@ -93,6 +95,8 @@ class Retention:
 
     def _oldest(self, segments: Segments) -> int:
         """Returns the first number of the oldest segment within the bounds; StorageError."""
+        # The last segment counts with the size that it will have, so that the bound holds until it is full. It is kept
+        # in any case: at least as many messages stay as were published since it was begun.
         horizon = time_ns() - self.max_age if self.max_age else 0
         kept = segments.all[-1]
         room = self.max_bytes - max(self.log.full_size, kept.size)
@@ -248,7 +252,7 @@ class Compactor:
             rewriting.run()
             with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
                 self._commit()  # what is finished is written before its segments go
-            if not self._may_compact(group):
+            if not self._may_compact(group):  # the commit has yielded: a segment of the group may be gone
                 rewriting.file.discard()
                 return False
             with log.syncer.keeping(group[-1].path):
@@ -286,16 +290,23 @@ def plan(segments: list[Segment], live: Live, segment_size: int) -> list[list[Se
     old = segments[:-1]
     last_size = segments[-1].size
     size = sum(segment.size for segment in segments)
-    # Below these bounds nothing is copied, so it is enough to know of which segments nothing is live.
-    exact = size > 4 * segment_size or len(old) > 16
+    # Below these bounds nothing is copied, so it is enough to know of which segments nothing is live. That stops at the
+    # first live message of each, where an exact count goes through all of them.
+    exact = size > LEAST_SEGMENTS * segment_size or len(old) > MOST_FILES
     turns = Turns(BACKGROUND_SECONDS)
     sizes = {segment: _live_size(segment, live, exact, turns) for segment in old}
     chosen = [list(group) for is_dead, group in groupby(old, lambda segment: not sizes[segment]) if is_dead]
     old = [segment for segment in old if sizes[segment]]
     size = sum(segment.size for segment in old) + last_size
     needed = sum(sizes.values()) + last_size
-    too_large = size > max(4 * segment_size, 2 * needed)
-    too_many = len(old) > 16 + 4 * needed // segment_size
+    # At most twice the live bytes, as each byte of a copy then frees one or more: more tightly, every few messages that
+    # are finished would have all the others copied again. A journal of few segments is left alone.
+    too_large = size > max(LEAST_SEGMENTS * segment_size, 2 * needed)
+    # Segments that were begun early, because messages go by their age or after a failed fsync, are small: many files
+    # for few bytes, each of which a start opens. Four are allowed for each one that the live messages would fill.
+    too_many = len(old) > MOST_FILES + 4 * needed // segment_size
+    # Neighbours only, as numbers rise from file to file: where a replay meets a smaller one, it takes what follows for
+    # the copy, which counts. A group takes no more than a segment has room for.
     groups: list[list[Segment]] = []
     room = 0
     for segment in old:
@@ -306,6 +317,7 @@ def plan(segments: list[Segment], live: Live, segment_size: int) -> list[list[Se
             groups.append([segment])
             room = segment_size - sizes[segment]
     for group in groups:
+        # A copy has to be worth its writes: it frees at least as much as it takes, or it is one file instead of many.
         saves = sum(segment.size for segment in group) >= 2 * sum(sizes[segment] for segment in group)
         if (too_large and saves) or (too_many and len(group) > 1):
             chosen.append(group)
@@ -333,7 +345,7 @@ class Rewriting:
         self._pieces = live(group[0].first, self._end)
         self._target = Segment(group[-1].path, log.encoder.salt, group[0].first)
         self.file = AppendedFile(self._target.path, log.open_files)
-        self._batch = Batch(log.encoder)  # not yet written
+        self._batch = PutBatch(log.encoder)  # not yet written
         self._turns = Turns(BACKGROUND_SECONDS)
 
     def run(self) -> None:
@@ -374,7 +386,7 @@ class Rewriting:
                     self._turns.give()
 
     def _write(self) -> None:
-        batch, self._batch = self._batch, Batch(self._log.encoder)
+        batch, self._batch = self._batch, PutBatch(self._log.encoder)
         if batch.puts:
             head = b"" if self._target.size else first_line(self._target.salt)
             size = self.file.write([head, *batch.puts], self._target.size)

@@ -38,7 +38,7 @@ _NEAR = SECOND // 10  # between when the id of a message was made and when it wa
 MOST_QUESTIONS = 5000  # to queues, in one read: some ms
 
 
-class History:
+class TopicHistory:
     """The messages of one journal. Each method may raise StorageError."""
 
     def __init__(self, journal: Journal) -> None:
@@ -243,7 +243,7 @@ class History:
             turns.give()
 
 
-class Unreadable(NSQError):
+class UnreadableRange(NSQError):
     """Messages of a range cannot be read; the next one that can has the number `readable`."""
 
     def __init__(self, text: str, readable: int) -> None:
@@ -251,11 +251,11 @@ class Unreadable(NSQError):
         self.readable = readable
 
 
-class MessagesGone(Unreadable):
+class MessagesGone(UnreadableRange):
     """They are not kept any more."""
 
 
-class MessagesDamaged(Unreadable):
+class MessagesDamaged(UnreadableRange):
     """They should be there."""
 
 
@@ -265,7 +265,7 @@ class LogRange:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._history = History(journal)
+        self._history = TopicHistory(journal)
 
     @property
     def epoch(self) -> str:
@@ -314,13 +314,13 @@ class LogRange:
         return sum(segment.size for segment in self._journal.log.segments.all if segment.end > first)
 
     def position(self, text: str) -> int:
-        """Returns the number that `text` is; or `first`, `next`, or as `History.position`. May yield."""
+        """Returns the number that `text` is; or `first`, `next`, or as `TopicHistory.position`. May yield."""
         if text.isdecimal() and len(text) < 16:  # an id has 16 digits
             return max(int(text), 1)
         return self.next if text == "next" else min(self._history.position(text, self.first), self.next)
 
     def published(self, number: int, end: int) -> int | None:
-        """Returns what `History.published` does."""
+        """Returns what `TopicHistory.published` does."""
         return self._history.published(number, end)
 
     def read(self, number: int, end: int, size: int, queue: Queue | None = None) -> tuple[list[bytes], int]:
@@ -377,5 +377,5 @@ class LogRange:
         return min(max(backend_of(queue).notes.finished.floor, 1), self._journal.log.next_number)
 
     def advance(self, queue: Queue, end: int) -> int:
-        """Finishes the messages before number `end` in a channel as `History.advance`."""
+        """Finishes the messages before number `end` in a channel as `TopicHistory.advance`."""
         return self._history.advance(queue, end)

@@ -1,7 +1,7 @@
 cimport cython
 
 from gnsqd.queues.journal.log cimport Log
-from gnsqd.shared.journal.records cimport Batch
+from gnsqd.shared.journal.records cimport PutBatch
 
 cdef class Journal:
     cdef public str topic
@@ -16,5 +16,5 @@ cdef class Journal:
     cpdef wait_synced(self)
     cpdef flush(self, bint advance=*)
     cdef bint _flush(self, bint advance) except -1
-    @cython.locals(log=Log, batch=Batch)
+    @cython.locals(log=Log, batch=PutBatch)
     cdef _write(self, bint advance)

@@ -19,7 +19,7 @@ from gnsqd.queues.journal.log import Log
 from gnsqd.queues.journal.segments import OpenFiles
 from gnsqd.queues.journal.states import QueueStates
 from gnsqd.shared.errors import StorageError, is_disk_full
-from gnsqd.shared.journal.records import CONVERTING, VOID, Batch
+from gnsqd.shared.journal.records import CONVERTING, VOID, PutBatch
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.storage.directory import Reserve
 from gnsqd.storage.syncer import Syncer
@@ -227,7 +227,7 @@ class Journal:
             return
         log, segments = self.log, self.log.segments.all
         self.states.forget_records()
-        log.unwritten = Batch(log.encoder)
+        log.unwritten = PutBatch(log.encoder)
         if segments and (at_once or len(segments) > 1):
             log.unwritten.lasts.append(log.encoder.record(VOID))
             try:

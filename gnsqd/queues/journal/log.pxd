@@ -1,6 +1,6 @@
 cimport cython
 
-from gnsqd.shared.journal.records cimport Batch, Encoder
+from gnsqd.shared.journal.records cimport PutBatch, Encoder
 
 cdef class Log:
     cdef public str topic, data_path
@@ -10,8 +10,8 @@ cdef class Log:
     cdef public Encoder encoder
     cdef public list replaced
     cdef public long long next_number, snapshot_end
-    cdef public Batch unwritten
-    cdef public Tail tail
+    cdef public PutBatch unwritten
+    cdef public LogTail tail
     cdef object _on_dirty
     cdef dict _lasting
     cdef list _void, _abandoned, _unmarked
@@ -19,12 +19,12 @@ cdef class Log:
     cdef bint _is_replay_whole
 
     cpdef append(self, frames, long long due=*)
-    @cython.locals(batch=Batch, size=cython.longlong)
+    @cython.locals(batch=PutBatch, size=cython.longlong)
     cpdef write(self, segment, file, bytes head, list notes)
     @cython.locals(size=cython.longlong, full_size=cython.longlong)
     cpdef bint is_full(self, floor) except -1
 
-cdef class Tail:
+cdef class LogTail:
     cdef public object file, failed
     cdef public list readers
     cdef public long long position, safe
@@ -34,6 +34,6 @@ cdef class Tail:
     cdef bint _has_new_files, _syncing
 
     @cython.locals(size=cython.longlong)
-    cpdef long long write(self, file, list parts, long long begin, Batch batch) except -1
+    cpdef long long write(self, file, list parts, long long begin, PutBatch batch) except -1
     cdef _note_safe(self, long long position)
     cdef _release(self, file)

@@ -18,7 +18,7 @@ from gnsqd.options import Options
 from gnsqd.queues.journal.segments import AppendedFile, OpenFiles, Segments, mark_continued
 from gnsqd.shared.disk_format import segment_name
 from gnsqd.shared.errors import StorageError, failing_as_go
-from gnsqd.shared.journal.records import EPOCH, RETENTION, Batch, Encoder, Mark
+from gnsqd.shared.journal.records import EPOCH, RETENTION, Encoder, Mark, PutBatch
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.files import sync_directory, sync_files, sync_path
@@ -28,7 +28,7 @@ MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without live messages is left
 MEAN_OVER = 1 << 17  # messages put last, of which a mean size is
 
-Puts = tuple[list[bytes], list[Mark]]  # `puts` and `marks` of a `Batch`
+Puts = tuple[list[bytes], list[Mark]]  # `puts` and `marks` of a `PutBatch`
 
 
 class Log:
@@ -60,8 +60,8 @@ class Log:
         self.replaced: list[Segment] = []  # there are copies of their live messages
         self.max_segment = min(options.max_bytes_per_file, MAX_SEGMENT)  # bytes
         self.next_number = replay.next_number
-        self.unwritten = Batch(self.encoder)
-        self.tail = Tail(self, on_synced)
+        self.unwritten = PutBatch(self.encoder)
+        self.tail = LogTail(self, on_synced)
         self.begun = monotonic()  # when the last segment was
         self.snapshot_end = 0  # the position behind the last snapshot
         self._on_dirty = on_dirty
@@ -117,7 +117,7 @@ class Log:
         batch = self.unwritten
         size = self.tail.write(file, [head, *batch.puts, *notes, *batch.lasts], segment.size, batch)
         segment.note_batch(batch, segment.size + len(head), size)
-        self.unwritten = Batch(self.encoder)
+        self.unwritten = PutBatch(self.encoder)
 
     def take_back(self) -> list[bytes]:
         """Drops the messages that are not written, and returns them: the next ones get their numbers."""
@@ -148,6 +148,7 @@ class Log:
     @property
     def full_size(self) -> int:
         """Returns the size in bytes from which on a segment is followed by another."""
+        # So a snapshot takes a quarter of its segment at most, however many messages are held back.
         return max(self.max_segment, 4 * self._snapshot_size)
 
     def is_full(self, floor: Callable[[], int]) -> bool:
@@ -156,7 +157,9 @@ class Log:
         size = segment.size + self.unwritten.puts_size
         full_size = self.full_size
         if size >= full_size:
+            # One without messages takes a batch that is larger than a segment: the next would be no emptier.
             return segment.count > 0 or segment.size > full_size
+        # A new segment costs a snapshot, so this is looked at again only when several times as much was written.
         if size < self._roll_at:
             return False
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
@@ -241,7 +244,7 @@ class Log:
         self.segments.all = []
 
 
-class Tail:
+class LogTail:
     """Owns the file at the end of a log, and those before it that no fsync has confirmed.
 
     A *position* is the number of bytes that were written before it, ever, to whichever file. After an fsync that failed
@@ -262,7 +265,7 @@ class Tail:
         self._syncing = False
         self._commits = GroupCommit(f"sync:{log.topic}.journal", self._sync)
 
-    def write(self, file: AppendedFile, parts: list[bytes], begin: int, batch: Batch) -> int:
+    def write(self, file: AppendedFile, parts: list[bytes], begin: int, batch: PutBatch) -> int:
         """Appends all `parts`, with the messages of `batch`, at `begin`, or nothing; returns their size.
         StorageError."""
         try:

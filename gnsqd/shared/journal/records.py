@@ -149,7 +149,7 @@ class Encoder:
 Mark = tuple[int, int, int, int]  # of a record of messages: first number, count, offset among these records, due time
 
 
-class Batch:
+class PutBatch:
     """Owns messages that are not written yet, and `lasts`, records behind them and what queues record about them.
     Messages in a row share a record, so few that damage, which costs the whole record, costs little."""
 

@@ -30,7 +30,7 @@ _IN_SNAPSHOT = (records.QUEUE, records.FINISHED, records.HELD, records.REWOUND)
 _BEFORE_SNAPSHOT = (records.PUT, records.VOID, records.CONTINUED)  # what counts of the segments before a whole one
 
 
-class Log(Protocol):
+class ReplayLog(Protocol):
     """Takes what a daemon logs of a replay, in the form of its logger."""
 
     def info(self, format: str, *args: object) -> None: ...
@@ -77,7 +77,9 @@ class Replay:
     changed unless it `repairs`: then what a kill left unfinished at the end is cut off. If it `checks`, it reads also
     what an index replaces."""
 
-    def __init__(self, topic: str, log: Log | None = None, *, repairs: bool = False, checks: bool = False) -> None:
+    def __init__(
+        self, topic: str, log: ReplayLog | None = None, *, repairs: bool = False, checks: bool = False
+    ) -> None:
         self.next_number = self.next_queue = 1
         self.void: list[Segment] = []  # segments that do not count any more
         self.whole = False  # the last segment by itself records what queues are done with
@@ -113,6 +115,8 @@ class Replay:
         """Reads all files, in order; `advance` gets the bytes read. StorageError if one can't be, unless the disk
         fails: damage."""
         begin = progress = monotonic()
+        # A kill may have left a last file without records. A whole snapshot replaces all that is recorded of queues
+        # before it, so of the segments before the newest that has one, only messages matter.
         last = max((at for at, path in enumerate(paths) if _has_records(path)), default=0)
         snapshot = next((at for at in range(last, 0, -1) if _has_snapshot(paths[at])), 0)
         for position, path in enumerate(paths):
@@ -208,6 +212,8 @@ class Replay:
         position += records.HEADER.size
         if not type or position + size > len(data):
             return is_last or type == records.CONTINUED
+        # A whole header with a wrong checksum is damage. If it is that of the next messages, their numbers are taken:
+        # nobody else may get them, as consumers may have had these messages.
         if is_last and type == records.PUT and size >= records.PUT_HEAD:
             first, count, _ = records.decode_put(data[position : position + records.PUT_HEAD])
             if first == self._written_end and 0 < count < size:  # or that is where the damage is
@@ -399,6 +405,7 @@ class Replay:
                 topic.finished.update(state.finished)
                 for number in [*state.attempts, *state.due]:
                     topic.finished.add(number, number + 1)
+        # Lost is what no segment has and not all queues had finished. What all had finished went with its segment.
         suspects = done = self.present.gaps(self._first_number, self.next_number)
         for state in self.queues.values():
             before = state.finished.copy()

@@ -56,7 +56,7 @@ class Segment:
         self.count += count
         self.end = first + count
 
-    def note_batch(self, batch: records.Batch, offset: int, size: int) -> None:
+    def note_batch(self, batch: records.PutBatch, offset: int, size: int) -> None:
         """Notes that `size` bytes were appended, in which the records of a batch begin at `offset` of the file."""
         for first, count, position, due in batch.marks:
             self.note_put(first, count, offset + position, due)

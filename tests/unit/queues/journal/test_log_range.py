@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gnsqd.hub.doorbell import Doorbell
-from gnsqd.queues.journal.history import History, LogRange, MessagesDamaged, MessagesGone
+from gnsqd.queues.journal.history import LogRange, MessagesDamaged, MessagesGone, TopicHistory
 from gnsqd.queues.journal.segments import Segments
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
@@ -161,7 +161,7 @@ def do(daemons: list[Daemon], what: str, number: int, end: int) -> None:
         "requeue": lambda: queue.requeue(daemon.consumer(queue.name), ids[0], number) if ids else None,
         "time out": lambda: queue.process_due(FAR),
         "advance": lambda: there.advance(queue.queue, min(end, there.channel_position(topic.queue))),
-        "rewind": lambda: History(journal_of(daemon)).rewind(queue.queue, number, end),
+        "rewind": lambda: TopicHistory(journal_of(daemon)).rewind(queue.queue, number, end),
         "empty": queue.empty,
         "empty topic": topic.queue.empty,
         "add": lambda: channel(daemon, f"{number}"),

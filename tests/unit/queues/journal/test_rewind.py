@@ -16,7 +16,7 @@ from gnsqd.broker.rules import Rules
 from gnsqd.hub import cooperative
 from gnsqd.queues.journal import segments, states
 from gnsqd.queues.journal.backend import deferred_of
-from gnsqd.queues.journal.history import History
+from gnsqd.queues.journal.history import TopicHistory
 from gnsqd.queues.journal.segments import AppendedFile
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
@@ -31,7 +31,7 @@ OPTIONS = {"retention_bytes": 1 << 20}
 EVERYTHING = 1 << 62
 
 
-def history(daemon: Daemon) -> History:
+def history(daemon: Daemon) -> TopicHistory:
     assert daemon.topic.write_ahead is not None
     return daemon.topic.write_ahead.history
 
@@ -485,7 +485,7 @@ OPERATIONS = st.lists(
 )
 
 
-class SeenHistory(History):
+class SeenHistory(TopicHistory):
     """Notes the first message retained when a rewind looks: what it writes before may begin a segment, so that others
     go."""
 
