@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gnsqd.shared.directory import DataDirectory, StoredJournal, is_held, list_directory
 from gnsqd.shared.disk_format import Gap
-from gnsqd.shared.journal.replay import Replay, ReplayedQueue
+from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.spans import Spans
 from pyspark_nsq.errors import OptionError
 
@@ -67,8 +67,15 @@ def plan_journal(
     if replay.lost:
         newest = journal.path(max(journal.numbers))
         gaps[newest].append(Gap(newest, 0, 0, replay.describe_lost()))
-    queues = [(replay.queues[0], replay.present)] if everything else list(_unread(replay, channels))
-    details = [(sorted(state.attempts.items()), _due(replay, state, numbers)) for state, numbers in queues]
+    if everything:
+        queues = [(replay.queues[0], replay.present)]
+    else:
+        unread = [(state, numbers) for _, state, numbers in replay.unread()]
+        queues = [each for each in unread if not channels or each[0].name.partition(":")[2] in channels]
+    details = []
+    for state, numbers in queues:
+        due_times = sorted(zip(*replay.due_of(state, numbers), strict=True))
+        details.append((sorted(state.attempts.items()), due_times))
     for segment in replay.segments:
         parts = []
         for (state, all_numbers), known in zip(queues, details, strict=True):
@@ -80,16 +87,6 @@ def plan_journal(
             yield SegmentPlan(segment.path, segment.size, tuple(parts), tuple(found))
     for path, found in gaps.items():
         yield SegmentPlan(path, 0, (), tuple(found))
-
-
-def _unread(replay: Replay, channels: Collection[str]) -> Iterator[tuple[ReplayedQueue, Spans]]:
-    for _, state, numbers in replay.unread():
-        if not channels or state.name.partition(":")[2] in channels:
-            yield state, numbers
-
-
-def _due(replay: Replay, state: ReplayedQueue, numbers: Spans) -> list[tuple[int, int]]:
-    return sorted(zip(*replay.due_of(state, numbers), strict=True))
 
 
 def _within(pairs: list[tuple[int, int]], first: int, end: int) -> dict[int, int]:

@@ -154,16 +154,6 @@ def find_unserved(data_files: DataFiles) -> list[str]:
     return sorted(unserved)
 
 
-def _is_leftover(name: str, data_files: DataFiles) -> bool:
-    unfinished = parse_temporary_name(name)
-    if unfinished in (FILE_NAME, RULES_NAME) or parse_segment_name(unfinished):
-        return True
-    file = parse_queue_file(unfinished or name)
-    if file is None or not is_valid_queue(file.queue):
-        return False
-    return bool(unfinished) or (file.kind == "due_times" and not file.is_bad and file.queue not in data_files)
-
-
 def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     """Removes the leftovers among `names`, all files in the data path, under its lock and before any queue is opened.
 
@@ -174,8 +164,15 @@ def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     errors = []
     for name in names:
         path = os.path.join(data_files.data_path, name)
+        unfinished = parse_temporary_name(name)
+        file = parse_queue_file(unfinished or name)
+        if file is not None and is_valid_queue(file.queue):
+            is_alone = file.kind == "due_times" and not file.is_bad and file.queue not in data_files
+            is_leftover = bool(unfinished) or is_alone
+        else:
+            is_leftover = unfinished in (FILE_NAME, RULES_NAME) or parse_segment_name(unfinished) is not None
         try:
-            if _is_leftover(name, data_files) and stat.S_ISREG(os.lstat(path).st_mode):
+            if is_leftover and stat.S_ISREG(os.lstat(path).st_mode):
                 os.unlink(path)
                 removed += 1
         except OSError as error:

@@ -65,7 +65,10 @@ class Retention:
         # Numbers from `begin` on of messages that no segment has.
         self.absent = replay.present.gaps(0, log.next_number) if self.max_bytes else Spans()
         self.advance()
-        log.begun -= self._age()
+        segments = log.segments
+        with suppress(StorageError):
+            if self.max_age and segments and (published := _published(segments.all[-1].first, segments)):
+                log.begun -= (time_ns() - published) / SECOND
 
     def _set(self, max_bytes: int, max_age: int, begin: int) -> None:
         self.max_bytes = max_bytes
@@ -108,14 +111,6 @@ class Retention:
                 break
             kept = segment
         return kept.first
-
-    def _age(self) -> float:
-        """Returns the age of the first message in the last segment, in seconds; 0 if ages do not matter."""
-        segments = self.log.segments
-        with suppress(StorageError):
-            if self.max_age and segments and (published := _published(segments.all[-1].first, segments)):
-                return (time_ns() - published) / SECOND
-        return 0.0
 
     def is_aged(self) -> bool:
         """True if another segment should follow, because messages go by their age, and only whole segments go."""
@@ -217,52 +212,48 @@ class Compactor:
     def _compact(self) -> bool:
         if self._closed:
             return True
-        begin = monotonic()
+        log, begin = self._log, monotonic()
         try:
-            if self._prepare() and self._compact_groups(begin):
-                return not self._retention.expires
+            if self._retention.max_age:
+                self._retention.advance()
+                if self._retention.is_aged():
+                    self._flush(True)
+            if log.replaced:
+                self._delete_replaced()
+            if log.tail.safe < log.snapshot_end:
+                self._commit()  # where nobody publishes, nobody else does
+            if self._may_compact():
+                groups = plan(log.segments.all, self._retention.live, log.max_segment)
+                if not groups:
+                    self._compact_at = monotonic() + IDLE_TIMES * (monotonic() - begin)
+                if all(self._compact_group(group) for group in groups):
+                    return not self._retention.expires
         except StorageError as error:
-            self._log.logger.error("JOURNAL(%s): failed to compact - %s", self._log.topic, error)
+            log.logger.error("JOURNAL(%s): failed to compact - %s", log.topic, error)
             self._compact_at = monotonic() + RETRY_SECONDS
         return False
 
-    def _prepare(self) -> bool:
-        """Writes and deletes what need not wait for a copy; returns False if nothing can be deleted. StorageError."""
+    def _compact_group(self, group: list[Segment]) -> bool:
+        """Puts one segment, or none, in the place of several; False if all in some was finished meanwhile.
+        StorageError."""
         log = self._log
-        if self._retention.max_age:
-            self._retention.advance()
-            if self._retention.is_aged():
-                self._flush(True)
-        if log.replaced:
+        if not self._may_compact(group):
+            return False
+        rewriting = Rewriting(log, group, self._retention.live)
+        rewriting.run()
+        with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
+            self._commit()  # what is finished is written before its segments go
+        if not self._may_compact(group):  # the commit has yielded: a segment of the group may be gone
+            rewriting.file.discard()
+            return False
+        with log.syncer.keeping(group[-1].path):
+            copy = rewriting.finish()
+        gone = log.segments.replace(group, copy)
+        if copy is None:
+            log.segments.delete(gone)
+        else:
+            log.replaced += gone
             self._delete_replaced()
-        if log.tail.safe < log.snapshot_end:
-            self._commit()  # where nobody publishes, nobody else does
-        return self._may_compact()
-
-    def _compact_groups(self, begin: float) -> bool:
-        """Compacts, since `begin` (monotonic); False if all in some segments was finished meanwhile. StorageError."""
-        log, live = self._log, self._retention.live
-        groups = plan(log.segments.all, live, log.max_segment)
-        if not groups:
-            self._compact_at = monotonic() + IDLE_TIMES * (monotonic() - begin)
-        for group in groups:
-            if not self._may_compact(group):
-                return False
-            rewriting = Rewriting(log, group, live)
-            rewriting.run()
-            with suppress(StorageError):  # on a full disk, room may be in messages that no queue needs
-                self._commit()  # what is finished is written before its segments go
-            if not self._may_compact(group):  # the commit has yielded: a segment of the group may be gone
-                rewriting.file.discard()
-                return False
-            with log.syncer.keeping(group[-1].path):
-                copy = rewriting.finish()
-            gone = log.segments.replace(group, copy)
-            if copy is None:
-                log.segments.delete(gone)
-            else:
-                log.replaced += gone
-                self._delete_replaced()
         return True
 
     def _may_compact(self, group: Sequence[Segment] = ()) -> bool:

@@ -136,19 +136,6 @@ def mark_continued(segment: Segment) -> None:
             os.close(descriptor)
 
 
-def _remove(segment: Segment, unlink: Callable[[str], None]) -> None:
-    """Deletes the file, by `unlink`; StorageError."""
-    segment.close()
-    try:
-        unlink(segment.path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        with suppress(OSError):
-            os.truncate(segment.path, 0)  # the rest has no meaning
-        raise StorageError(path_error("remove", segment.path, error)) from error
-
-
 class Segments:
     """Owns the list of all segments, the oldest first. One of them may be open for reading, as long as `open_files`
     have room. `unlink` deletes files, and may free their blocks later."""
@@ -251,7 +238,13 @@ class Segments:
         for segment in segments:
             if segment is self._reading:
                 self.end_reading()
+            segment.close()
+            unlink = os.unlink if at_once else self._unlink
             try:
-                _remove(segment, os.unlink if at_once else self._unlink)
-            except StorageError as error:
-                self._log.error("JOURNAL(%s): %s", self._topic, error)
+                unlink(segment.path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                with suppress(OSError):
+                    os.truncate(segment.path, 0)  # the rest has no meaning
+                self._log.error("JOURNAL(%s): %s", self._topic, path_error("remove", segment.path, error))

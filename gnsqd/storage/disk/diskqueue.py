@@ -85,16 +85,12 @@ class DiskQueue:
         if self._opening.corrected:
             self._change_meta()
         else:
-            self._remove_read_files()
+            with suppress(OSError):  # until one is not there: a killed daemon could not remove what was read or dropped
+                for number in range(self._read_file - 1, -1, -1):
+                    self._syncer.remove(self._files.path(number))
         self._check_tail()
         if held_back := self.due_times.load():
             self._put_back(held_back)
-
-    def _remove_read_files(self) -> None:
-        """Removes files that were read or dropped, and that a killed daemon could not remove."""
-        with suppress(OSError):
-            for number in range(self._read_file - 1, -1, -1):
-                self._syncer.remove(self._files.path(number))
 
     @property
     def depth(self) -> int:

@@ -132,21 +132,16 @@ def open_queue(files: QueueFiles, log: Logger) -> Opening:
         if isinstance(error, OSError) and error.errno in SHORTAGES:
             raise StorageError(text) from error
         return _recover(files, log)
-    begin = _record_at(files, meta)
+    begin = meta.read_pos
+    if begin and meta.read_position < meta.write_position:
+        with suppress(OSError, StorageError), closing(files.open_reader(meta.read_file)) as reader:
+            begin = reader.record_at(begin)
     opening = _check_write_file(files, meta._replace(read_pos=begin), log)
     if begin == meta.read_pos:
         return opening
     text = "DISKQUEUE(%s) %s metadata readPos %d is inside the record at %d, reading from there"
     log.warn(text, files.name, files.path(meta.read_file), meta.read_pos, begin)
     return opening._replace(corrected=True)
-
-
-def _record_at(files: QueueFiles, meta: Meta) -> int:
-    """Returns the read position, moved back to the beginning of its record if it is inside of one."""
-    if meta.read_pos and meta.read_position < meta.write_position:
-        with suppress(OSError, StorageError), closing(files.open_reader(meta.read_file)) as reader:
-            return reader.record_at(meta.read_pos)
-    return meta.read_pos
 
 
 def _recover(files: QueueFiles, log: Logger) -> Opening:
