@@ -36,7 +36,7 @@ from gnsqd.queues.message import GuidFactory
 from gnsqd.shared.errors import BrokerError, StartError, StorageError
 from gnsqd.shared.names import check_limit
 from gnsqd.shared.version import VERSION, lane, version_string
-from gnsqd.storage import metadata, rules
+from gnsqd.storage import metadata
 from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import Daemon
@@ -284,8 +284,8 @@ class NSQD(Daemon):
                 self._log.warn(text, self._metadata_path, self._quoted_data_path)
             raise
         topics = self._data_path.end_journals(listed)
-        path = os.path.join(self._options.data_path, rules.FILE_NAME)
-        self._rule_book.kept = broker_rules.decode(rules.load_rules(path))
+        path = os.path.join(self._options.data_path, metadata.RULES_NAME)
+        self._rule_book.kept = broker_rules.decode(metadata.load_rules(path))
         self._registry.load(topics, self._data_path.journals.topics)
         self._rule_book.kept = {}
         if names := find_unserved(self._data_path.context.data_files):

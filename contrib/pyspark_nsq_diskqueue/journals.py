@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from gnsqd.shared.directory import DataDirectory, StoredJournal, is_held, list_directory
-from gnsqd.shared.journal.replay import Replay, ReplayedQueue
+from gnsqd.shared.disk_format import Gap
+from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.spans import Spans
 from pyspark_nsq.errors import OptionError
 
@@ -25,12 +26,12 @@ class JournalQueue(NamedTuple):
 
 
 class SegmentPlan(NamedTuple):
-    """What is to be read of a segment, up to `end`. `damages` are known already: position, reason, and bytes."""
+    """What is to be read of a segment, up to `end`; some `gaps` are known already."""
 
     path: str
     end: int
     queues: tuple[JournalQueue, ...]
-    damages: tuple[tuple[int, str, int], ...]
+    gaps: tuple[Gap, ...]
 
 
 def replay_journals(found: DataDirectory, topics: Collection[str]) -> dict[str, Replay] | None:
@@ -60,34 +61,32 @@ def plan_journal(
             f"{journal.directory} has a journal of {journal.topic}, where a message is once for all channels: "
             "the options channel and messages = 'all' exclude each other"
         )
-    damages = defaultdict(list)
-    for path, begin, end, reason in replay.damages:
-        damages[path].append((begin, reason, end - begin))
+    gaps = defaultdict[str, list[Gap]](list)
+    for gap in replay.damages:
+        gaps[gap.path].append(gap)
     if replay.lost:
-        damages[journal.path(max(journal.numbers))].append((0, replay.describe_lost(), 0))
-    queues = [(replay.queues[0], replay.present)] if everything else list(_unread(replay, channels))
-    details = [(sorted(state.attempts.items()), _due(replay, state, numbers)) for state, numbers in queues]
+        newest = journal.path(max(journal.numbers))
+        gaps[newest].append(Gap(newest, 0, 0, replay.describe_lost()))
+    if everything:
+        queues = [(replay.queues[0], replay.present)]
+    else:
+        unread = [(state, numbers) for _, state, numbers in replay.unread()]
+        queues = [each for each in unread if not channels or each[0].name.partition(":")[2] in channels]
+    details = []
+    for state, numbers in queues:
+        due_times = sorted(zip(*replay.due_of(state, numbers), strict=True))
+        details.append((sorted(state.attempts.items()), due_times))
     for segment in replay.segments:
         parts = []
         for (state, all_numbers), known in zip(queues, details, strict=True):
             if numbers := all_numbers.between(segment.first, segment.end):
                 attempts, due = (_within(pairs, segment.first, segment.end) for pairs in known)
                 parts.append(JournalQueue(state.name, numbers, attempts, due))
-        found = damages.pop(segment.path, [])
+        found = gaps.pop(segment.path, [])
         if parts or found:
             yield SegmentPlan(segment.path, segment.size, tuple(parts), tuple(found))
-    for path, found in damages.items():
+    for path, found in gaps.items():
         yield SegmentPlan(path, 0, (), tuple(found))
-
-
-def _unread(replay: Replay, channels: Collection[str]) -> Iterator[tuple[ReplayedQueue, Spans]]:
-    for _, state, numbers in replay.unread():
-        if not channels or state.name.partition(":")[2] in channels:
-            yield state, numbers
-
-
-def _due(replay: Replay, state: ReplayedQueue, numbers: Spans) -> list[tuple[int, int]]:
-    return sorted(zip(*replay.due_of(state, numbers), strict=True))
 
 
 def _within(pairs: list[tuple[int, int]], first: int, end: int) -> dict[int, int]:

@@ -10,26 +10,24 @@ a journal, what follows the damage is read, as gnsqd does.
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnsqd.shared.client import FRAME_HEAD
 from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held
-from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, frame_records, is_followed, message_key
+from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, Gap, frame_records, message_key
+from gnsqd.shared.disk_queue import RecordReader, RecordRun
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.journal.records import (
-    FIRST_LINE_SIZE,
-    HEADER,
     PUT,
     PUT_HEAD,
     decode_put,
-    find_records,
     parse_first_line,
+    read_records,
     split_frames,
 )
 from gnsqd.shared.journal.spans import Spans
@@ -45,56 +43,44 @@ DDL = f"{MESSAGE_DDL}, queue STRING, file STRING, position LONG, due TIMESTAMP, 
 _TYPES = {"queue": pa.string(), "file": pa.string(), "position": pa.int64(), "due": MOMENT, "corruption": pa.string()}
 ARROW_SCHEMA = pa.schema([*MESSAGE_SCHEMA, *_TYPES.items()])
 
-ReadAt = Callable[[int, int, int], bytes]
-
 
 class CorruptionError(NsqSourceError):
     """Messages cannot be read because a file is damaged, ends too early or is missing, and the option `corruption`
     makes this an error."""
 
 
-class _Damage(Exception):
-    """Why a file is read no further than to `position`; `lost` bytes follow there."""
-
-    def __init__(self, position: int, reason: str, lost: int = 0) -> None:
-        super().__init__(f"{reason}: {lost} bytes not read" if lost > 0 else reason)
-        self.position = position
+def _describe(gap: Gap) -> str:
+    lost = gap.end - gap.begin
+    return f"{gap.reason}: {lost} bytes not read" if lost > 0 else gap.reason
 
 
-def read_task(
-    task: FileTask, corruption: str, max_msg_size: int, read_at: ReadAt = os.pread
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, by `ARROW_SCHEMA`; CorruptionError if `corruption` is "fail", DataDirectoryError.
-
-    `read_at` reads as os.pread does.
-    """
-    for found in _find(task, max_msg_size + MIN_RECORD_SIZE, read_at):
+def read_task(task: FileTask, corruption: str, max_msg_size: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, by `ARROW_SCHEMA`; CorruptionError if `corruption` is "fail", DataDirectoryError."""
+    for found in _find(task, max_msg_size + MIN_RECORD_SIZE):
         if isinstance(found, pa.RecordBatch):
             yield found
         elif corruption == COLUMN:
-            columns = {"position": pa.array([found.position], pa.int64()), "corruption": pa.array([str(found)])}
+            columns = {"position": pa.array([found.begin], pa.int64()), "corruption": pa.array([_describe(found)])}
             yield _batch(task, columns)
         elif corruption != SKIP:
             raise CorruptionError(
-                f"{task.path} at {found.position}: {found}. `gnsqadmin data verify {task.directory}` shows what can "
-                f"be saved; with the option corruption = {COLUMN!r} or {SKIP!r} the rest is read without"
+                f"{task.path} at {found.begin}: {_describe(found)}. `gnsqadmin data verify {task.directory}` shows "
+                f"what can be saved; with the option corruption = {COLUMN!r} or {SKIP!r} the rest is read without"
             )
 
 
-def _find(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa.RecordBatch | _Damage]:
+def _find(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | Gap]:
     if not os.path.isdir(task.directory):
         raise DataDirectoryError(f"{task.directory} is not there: driver and executors must find it at the same path")
     others = task.missing - 1
-    missing = _Damage(0, f"missing, and so are {others} files behind it" if others > 0 else "missing")
+    missing = Gap(task.path, 0, 0, f"missing, and so are {others} files behind it" if others > 0 else "missing")
     try:
         if task.missing:
             yield missing
         elif task.segment is not None:
-            yield from _read_segment(task, task.segment, read_at)
+            yield from _read_segment(task, task.segment)
         else:
-            yield from _read_held(task) if task.is_due_times else _read_records(task, max_size, read_at)
-    except _Damage as damage:
-        yield damage
+            yield from _read_held(task) if task.is_due_times else _read_records(task, max_size)
     except FileNotFoundError:
         if not task.was_read_meanwhile():
             yield missing
@@ -104,7 +90,7 @@ def _find(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa.RecordB
         raise DataDirectoryError(str(error)) from error
 
 
-def _read_held(task: FileTask) -> Iterator[pa.RecordBatch]:
+def _read_held(task: FileTask) -> Iterator[pa.RecordBatch | Gap]:
     """The messages that a side file holds back."""
     due_times = read_due_times(task.path)
     held: list[tuple[int, bytes]] = []
@@ -118,7 +104,7 @@ def _read_held(task: FileTask) -> Iterator[pa.RecordBatch]:
     if held:
         yield _held_rows(task, held, due_times)
     if due_times.damage:
-        raise _Damage(due_times.end, due_times.damage)
+        yield Gap(task.path, due_times.end, due_times.end, due_times.damage)
 
 
 def _held_rows(task: FileTask, held: list[tuple[int, bytes]], due_times: DueTimesFile) -> pa.RecordBatch:
@@ -128,66 +114,27 @@ def _held_rows(task: FileTask, held: list[tuple[int, bytes]], due_times: DueTime
     return _message_rows(task, frame_records(payloads), edges, pa.array(positions, pa.int64()), dues)
 
 
-def _read_records(task: FileTask, max_size: int, read_at: ReadAt) -> Iterator[pa.RecordBatch]:
+def _read_records(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | Gap]:
     due_times = read_due_times(task.due_times) if task.due_times else DueTimesFile()
     descriptor = open_file(task.path)
-    try:
-        position, needed = task.start, 0
-        while position < task.end:
-            length = min(max(_CHUNK, needed), task.end - position)
-            try:
-                data = read_at(descriptor, length, position)
-                read = partial(read_at, descriptor)
-                edges, needed, wrong = _find_records(data, max_size, position, task.end, read)
-            except OSError as error:
-                raise _Damage(position, reason_of(error), task.end - position) from None
-            yield from _rows(task, data, edges, position, due_times)
-            position += edges[-1]
-            if wrong is not None:
-                raise _Damage(position, f"invalid message read size ({wrong})", task.end - position)
-            is_torn = task.end - position < needed
-            if is_torn and task.unfinished_from is not None and position >= task.unfinished_from:
-                return
-            if is_torn or (edges == [0] and len(data) < length):
-                # as Go's io.ReadFull has it: EOF when the payload is missing altogether
-                reason = "EOF" if task.end - position == LENGTH.size else "unexpected EOF"
-                raise _Damage(position, reason, task.end - position)
-    finally:
-        os.close(descriptor)
+    with closing(RecordReader(task.path, descriptor, MIN_RECORD_SIZE, max_size, _CHUNK)) as reader:
+        for item in reader.runs(task.start, task.end):
+            if isinstance(item, RecordRun):
+                yield from _rows(task, item, due_times)
+                continue
+            is_unfinished = task.unfinished_from is not None and item.begin >= task.unfinished_from
+            if not (is_unfinished and item.reason.endswith("EOF")):
+                yield item
+            return
     if task.end < task.promised:
-        raise _Damage(task.end, f"EOF, {task.promised - task.end} bytes before where the meta file has the end")
+        reason = f"EOF, {task.promised - task.end} bytes before where the meta file has the end"
+        yield Gap(task.path, task.end, task.end, reason)
 
 
-def _find_records(
-    data: bytes, max_size: int, position: int, end: int, read: Callable[[int, int], bytes]
-) -> tuple[list[int], int, int | None]:
-    """Where the whole records in `data`, from `position` of a file, begin, and where the last one ends. There: how many
-    bytes are needed to go on, 0 at the end of `data`; and the length of the next record if that cannot be right."""
-    unpack_length = LENGTH.unpack_from
-    available = len(data)
-    edges = [0]
-    offset = 0
-    while offset < available:
-        begin = offset + LENGTH.size
-        if begin > available:
-            return edges, LENGTH.size, None
-        size: int = unpack_length(data, offset)[0]
-        if size < MIN_RECORD_SIZE or (size > max_size and not is_followed(read, position + begin + size, end)):
-            return edges, 0, size
-        offset = begin + size
-        if offset > available:
-            return edges, LENGTH.size + size, None
-        edges.append(offset)
-    return edges, 0, None
-
-
-def _rows(
-    task: FileTask, data: bytes, edges: list[int], position: int, due_times: DueTimesFile
-) -> Iterator[pa.RecordBatch]:
-    """The messages of whole records that stand at `position`, without messages that the side file holds back."""
-    if len(edges) == 1:
-        return
-    begins = pc.add(pa.array(edges[:-1], pa.int64()), position)
+def _rows(task: FileTask, run: RecordRun, due_times: DueTimesFile) -> Iterator[pa.RecordBatch]:
+    """The messages of whole records, without messages that the side file holds back."""
+    data, edges = run.data, run.edges
+    begins = pc.add(pa.array(edges[:-1], pa.int64()), run.begin)
     if not due_times.due and not due_times.held:
         yield _message_rows(task, data, edges, begins)
         return
@@ -246,52 +193,50 @@ class _Rows:
             yield _batch(self._task, columns)
 
 
-def _read_segment(task: FileTask, plan: SegmentPlan, read_at: ReadAt) -> Iterator[pa.RecordBatch | _Damage]:
+def _read_segment(task: FileTask, plan: SegmentPlan) -> Iterator[pa.RecordBatch | Gap]:
     """The messages of a segment, for each of its queues, and what is damaged there. It has 64 MiB at most."""
-    data = b""
+    gaps = [*plan.gaps]
+    data: bytes | Gap = b""
     if plan.queues:
         with suppress(FileNotFoundError):
-            data = _read_whole(task, read_at)
-    known = {position for position, _, _ in plan.damages}
-    damages = [_Damage(*damage) for damage in plan.damages]
+            data = _read_whole(task)
+    if isinstance(data, Gap):
+        yield data
+        return
+    known = {gap.begin for gap in gaps}
     rows = [_Rows(task, queue) for queue in plan.queues]
     found = Spans()
-    salt = parse_first_line(data)
-    position = 0 if salt is None else FIRST_LINE_SIZE
-    for type, start, end in () if salt is None else find_records(data, salt):
-        begin = start - HEADER.size
-        if position < begin and position not in known:
-            damages.append(_Damage(position, "damaged", begin - position))
-        position = end
-        if type != PUT:
-            continue
-        first, _, _ = decode_put(data[start : start + PUT_HEAD])
-        frames = split_frames(data[start:end], PUT_HEAD, 0)
-        found.add(first, first + len(frames))
-        positions = list(itertools.accumulate(map(len, frames), initial=start + PUT_HEAD))
-        for queue in rows:
-            queue.add(first, frames, positions)
-            if queue.size > _CHUNK:
-                yield from queue.take()
+    for item in read_records(task.path, data, parse_first_line(data)):
+        if isinstance(item, Gap):
+            if item.begin not in known:
+                gaps.append(item)
+        elif item.type == PUT:
+            payload = data[item.start : item.end]
+            first, _, _ = decode_put(payload)
+            frames = split_frames(payload, PUT_HEAD, 0)
+            found.add(first, first + len(frames))
+            positions = list(itertools.accumulate(map(len, frames), initial=item.start + PUT_HEAD))
+            for queue in rows:
+                queue.add(first, frames, positions)
+                if queue.size > _CHUNK:
+                    yield from queue.take()
     for queue in rows:
         yield from queue.take()
-    if position < len(data) and position not in known:
-        damages.append(_Damage(position, "damaged", len(data) - position))
-    yield from damages
+    yield from gaps
     rest = Spans()
     for part in plan.queues:
         rest.update(part.numbers.without(found))
-    if rest and not damages and not were_finished(task.directory, task.topic, rest):
+    if rest and not gaps and not were_finished(task.directory, task.topic, rest):
         text = f"{rest.count()} messages are not there any more: the file was deleted or replaced while it was read"
-        yield _Damage(position, text)
+        yield Gap(task.path, len(data), len(data), text)
 
 
-def _read_whole(task: FileTask, read_at: ReadAt) -> bytes:
+def _read_whole(task: FileTask) -> bytes | Gap:
     descriptor = open_file(task.path)
     try:
-        return read_at(descriptor, task.end, 0)
+        return os.pread(descriptor, task.end, 0)
     except OSError as error:
-        raise _Damage(0, reason_of(error), task.end) from None
+        return Gap(task.path, 0, task.end, reason_of(error))
     finally:
         os.close(descriptor)
 

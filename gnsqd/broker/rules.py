@@ -21,7 +21,7 @@ from gnsqd.queues.ordering import set_ordered
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import StartError, StorageError
 from gnsqd.shared.names import is_valid_name
-from gnsqd.storage.rules import FILE_NAME, Key, Settings
+from gnsqd.storage.metadata import RULES_NAME, RuleKey, RuleSettings
 
 MAX_DUE = 1024  # messages that one step moves
 TICK = 0.005  # seconds: at high rates, the timer waits for as many tokens as this brings
@@ -93,9 +93,9 @@ class Rules(NamedTuple):
         return Rules(rate, burst, ordered, idle_timeout, idle_policy)
 
 
-def parse_option(texts: Iterable[str]) -> dict[Key, Rules]:
+def parse_option(texts: Iterable[str]) -> dict[RuleKey, Rules]:
     """Parses `--channel-rules`, each as `topic:channel:rate=10:ordered=true`; raises StartError."""
-    rules: dict[Key, Rules] = {}
+    rules: dict[RuleKey, Rules] = {}
     for text in texts:
         topic, channel, *settings = [*text.split(":"), ""][: max(text.count(":") + 1, 2)]
         changes = dict(setting.partition("=")[::2] for setting in settings)
@@ -111,10 +111,10 @@ def parse_option(texts: Iterable[str]) -> dict[Key, Rules]:
     return rules
 
 
-def decode(settings_by_channel: Mapping[Key, Settings]) -> dict[Key, Rules]:
+def decode(settings_by_channel: Mapping[RuleKey, RuleSettings]) -> dict[RuleKey, Rules]:
     """Converts the content of the file of rules. Raises StorageError for a rule that is unknown or invalid: without it,
     a channel would deliver messages that it must not."""
-    rules: dict[Key, Rules] = {}
+    rules: dict[RuleKey, Rules] = {}
     for key, settings in settings_by_channel.items():
         try:
             if not set(settings) <= set(Rules._fields):
@@ -126,7 +126,7 @@ def decode(settings_by_channel: Mapping[Key, Settings]) -> dict[Key, Rules]:
                 del changes["burst"]  # that of no limit, which nobody can set
             rules[key] = Rules().changed(changes)
         except ValueError as error:
-            raise StorageError(f"{FILE_NAME}: {error} in {settings} of the channel {key}") from error
+            raise StorageError(f"{RULES_NAME}: {error} in {settings} of the channel {key}") from error
     return rules
 
 
@@ -135,8 +135,8 @@ class RuleBook:
     `*` in place of a channel."""
 
     def __init__(self) -> None:
-        self.configured: dict[Key, Rules] = {}
-        self.kept: dict[Key, Rules] = {}
+        self.configured: dict[RuleKey, Rules] = {}
+        self.kept: dict[RuleKey, Rules] = {}
 
     def configured_for(self, topic: str, channel: str) -> Rules:
         """Returns the rules that the option has for a channel."""

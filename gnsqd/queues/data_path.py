@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
+from gnsqd.queues.journal.journals import Journals, find_journals
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StartError, StorageError
 from gnsqd.shared.names import is_valid_name
 from gnsqd.storage.directory import clean_up
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
-from gnsqd.storage.journal.maintenance import Journals, find_journals
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, load, save
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
-    from gnsqd.queues.journal_store import JournalStore
-    from gnsqd.storage.journal.journal import Journal
+    from gnsqd.queues.journal.journal import Journal
+    from gnsqd.queues.journal.store import JournalStore
 
 CONVERTED_AT_ONCE = 8  # journals; most of it is waiting for fsync
 MAX_DELAY = 1 << 62  # ns
@@ -48,7 +48,7 @@ class DataPath:
         return Store(topic, self.context)
 
     def _journal_store(self, topic: str, journal: "Journal") -> "JournalStore":
-        from gnsqd.queues.journal_store import JournalStore  # here, as daemons without --durability do not need it
+        from gnsqd.queues.journal.store import JournalStore  # here, as daemons without --durability do not need it
 
         return JournalStore(topic, self.context, journal)
 
@@ -78,9 +78,10 @@ class DataPath:
         channels = [channel for channel in topic.channels if is_valid_name(channel.name)]
         names = {channel.name for channel in channels}
         channels += [ChannelMetadata(name, False) for name in store.restored_channels if name not in names]
-        for channel in channels:
-            store.adopt(store.channel_queue(channel.name))
+        queues = [store.channel_queue(channel.name) for channel in channels]
         if journal.is_needed or journal.replay.converting:
+            for queue in queues:
+                store.adopt(queue)
             store.start()  # else the disk queues are complete, and a kill came before the journal was gone
         if name not in known or channels != topic.channels:
             known[name] = TopicMetadata(name, topic.paused, channels)

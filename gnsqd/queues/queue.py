@@ -1,8 +1,8 @@
 """A queue of messages, which a topic keeps for its channels, or a channel for its consumers.
 
 Messages are in memory, at most mem-queue-size of them. The backend of the queue (`backend`) keeps the rest: a disk
-queue (`disk`), a journal (`journaled`), or nothing. Reading alternates between memory and backend, as the select of
-nsqd does.
+queue (`disk`), a journal (`journal.backend`), or nothing. Reading alternates between memory and backend, as the select
+of nsqd does.
 
 A channel's queue also holds messages back until they are due (`deferred`). `ordering` lets the oldest come next.
 

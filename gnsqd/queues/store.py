@@ -16,8 +16,7 @@ from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
-    from gnsqd.queues.history import History
-    from gnsqd.queues.log_range import LogRange
+    from gnsqd.queues.journal.history import LogRange, TopicHistory
 
 
 class Context(NamedTuple):
@@ -40,12 +39,12 @@ class WriteAhead(Protocol):
     """A log of a topic's messages. Each method may raise StorageError, and may yield, except `append`."""
 
     @property
-    def history(self) -> "History": ...  # the messages that can be delivered again
+    def history(self) -> "TopicHistory": ...  # the messages that can be delivered again
     @property
     def range(self) -> "LogRange": ...  # the messages by number
     @property
     def restored_channels(self) -> list[str]: ...  # the channels that only the log knows so far
-    def start(self) -> None: ...  # all channels that existed are made: messages may move
+    def start(self) -> None: ...  # all channels that existed are made: queues what the topic's disk queue still has
     def append(self, messages: list[Message]) -> None: ...  # keeps messages before they are queued, all or none
     def write(self) -> None: ...  # all of it
     def wait_synced(self) -> None: ...  # returns when what is written is as durable as the options promise
@@ -53,7 +52,7 @@ class WriteAhead(Protocol):
         """Drops the messages that `write` could not keep, if none of them has left the queues; returns them, and how
         many were handed over to the channels."""
 
-    def adopt(self, queue: Queue) -> None: ...  # queues what a disk queue still has for a channel, now complete
+    def adopt(self, queue: Queue) -> None: ...  # queues what a disk queue still has for a new channel
     def delete_channel(self, channel: str) -> None: ...  # records that it is deleted, and removes its disk queue
 
     def past_queue(self, channel: str, begin: int) -> Queue | None:

@@ -107,7 +107,7 @@ class StoredJournal(StoredFiles):
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedQueue:
     """A topic or channel that nsqd.dat lists."""
 
     topic: str
@@ -126,7 +126,7 @@ class DataDirectory:
     path: str
     queues: dict[str, StoredQueue] = field(default_factory=dict)
     journals: dict[str, StoredJournal] = field(default_factory=dict)  # by topic
-    listed: dict[str, Listed] | None = None
+    listed: dict[str, ListedQueue] | None = None
     metadata_error: str = ""
     temporary: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)  # with the name of a queue's file, but no files
@@ -205,7 +205,7 @@ def _sort_in(directory: DataDirectory, entry: "os.DirEntry[str]") -> None:
         queue.has_meta = True
 
 
-def _read_metadata(path: str) -> dict[str, Listed]:
+def _read_metadata(path: str) -> dict[str, ListedQueue]:
     """Returns the content of nsqd.dat; raises OSError, or StorageError with a readable text."""
     data = read_file(path, _LARGEST_METADATA)
     if not data.strip(b" \t\r\n\0"):
@@ -215,11 +215,11 @@ def _read_metadata(path: str) -> dict[str, Listed]:
     except (ValueError, RecursionError) as error:
         place = f" at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise StorageError(f"it is not JSON{place}") from error
-    listing: dict[str, Listed] = {}
+    listing: dict[str, ListedQueue] = {}
     for topic in _entries(document, "topics"):
         entries = [("", topic), *((_name(channel), channel) for channel in _entries(topic, "channels"))]
         for channel, value in entries:
-            listed = Listed(_name(topic), channel, _get(value, "paused") is True)
+            listed = ListedQueue(_name(topic), channel, _get(value, "paused") is True)
             if listed.paused or listed.queue not in listing or not listing[listed.queue].paused:
                 listing[listed.queue] = listed
     return listing

@@ -7,7 +7,7 @@ of due times (`storage.disk.due_times`).
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import BinaryIO, NamedTuple, Self
 
@@ -17,7 +17,6 @@ from gnsqd.shared.names import is_ephemeral, is_valid_name
 MIN_RECORD_SIZE = 26  # bytes of a payload with an empty body
 MAX_RECORD_SIZE = 2**31 - 1  # bytes, as the length is an int32
 LENGTH = Struct(">i")
-FOLLOWERS = 4  # records that must follow a large one; a damaged length leads to that many only by a rare accident
 DUE_TIMES_FIRST_LINE = b"gnsqd due times 1\n"
 DUE_TIMES_ENTRY = Struct(">18sqi")  # attempts and id, due time in ns, size of the payload that follows
 # Patterns are compiled when they are first used, by the functions of re.
@@ -30,29 +29,21 @@ _META = rb"([+-]?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})(?:\n|\Z
 _META_BEGINNING = rb"[+-]?\d*(?:\n\d*(?:,\d*(?:\n\d*,?)?)?)?"
 
 
+class Gap(NamedTuple):
+    """Bytes of a file of messages that hold none that can be read: of a data file, or of a segment of a journal."""
+
+    path: str
+    begin: int
+    end: int
+    reason: str
+
+
 def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
     """Returns (timestamp in ns, attempts, id, body); raises StorageError if the payload is shorter than 26 bytes."""
     if len(payload) < MIN_RECORD_SIZE:
         raise StorageError(f"invalid message buffer size ({len(payload)})")
     timestamp, attempts, id = _HEAD.unpack_from(payload)
     return timestamp, attempts, id, payload[MIN_RECORD_SIZE:]
-
-
-def is_followed(read: Callable[[int, int], bytes], position: int, end: int, min_size: int = MIN_RECORD_SIZE) -> bool:
-    """True if records of `min_size` bytes or more, or the `end` of the file, are at `position`; `read(size, position)`
-    reads as os.pread.
-
-    A record larger than --max-msg-size allows was written while the option was larger, if that is true of the position
-    behind it. Else its length is damaged."""
-    for _ in range(FOLLOWERS):
-        if position >= end:
-            break
-        length = read(LENGTH.size, position)
-        size: int = LENGTH.unpack(length)[0] if len(length) == LENGTH.size else -1
-        if size < min_size:
-            return False
-        position += LENGTH.size + size
-    return position <= end
 
 
 def frame_records(payloads: Sequence[bytes]) -> bytes:

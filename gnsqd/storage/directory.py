@@ -1,5 +1,5 @@
-"""The directory of the data path: the lock that keeps a second daemon, ours or the real one, off it, the free space on
-its disk, and the removal of files that a killed daemon left and nobody will ever read."""
+"""The directory of the data path: the lock that keeps a second daemon, ours or the real one, off it, the free and the
+reserved space on its disk, and the removal of files that a killed daemon left and nobody will ever read."""
 
 import fcntl
 import os
@@ -11,11 +11,14 @@ from gnsqd.log import Logger
 from gnsqd.shared.disk_format import Meta, meta_file_name, parse_queue_file, parse_segment_name, parse_temporary_name
 from gnsqd.shared.errors import StartError, StorageError, path_error, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
-from gnsqd.storage import rules
 from gnsqd.storage.disk.opening import DataFiles
-from gnsqd.storage.metadata import FILE_NAME
+from gnsqd.storage.metadata import FILE_NAME, RULES_NAME
 
 CHECK_EVERY = 1 << 20  # bytes that may come between two looks at the disk
+RESERVE_NAME = "gnsqd.reserve.dat"
+RESERVE_STEP = 16 * 1024  # bytes
+# The file of a link has another owner, and a pipe would stop the daemon.
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class DirLock:
@@ -83,6 +86,60 @@ class FreeDisk:
                 self._log.info("NSQ: %d bytes of disk are free, publishers are no longer refused", free)
 
 
+class Reserve:
+    """Owns a file that holds `size` bytes of the disk for the records that free more of it.
+
+    On a full disk, a record that messages are dropped or finished has no room, and nor has the new segment that lets an
+    old one go. They get the space of this file, bit by bit. Messages do not. `is_needed` from when the disk was full
+    until a message is written again."""
+
+    def __init__(self, data_path: str, size: int) -> None:
+        self.is_needed = False
+        self.is_whole = False
+        self._has_given = False  # since it took something
+        self._path = os.path.join(data_path, RESERVE_NAME)
+        self._size = size
+
+    def fill(self) -> None:
+        """Takes the space that is missing, as far as the disk has it; without any, there is no file."""
+        self._has_given = False
+        if self.is_whole:
+            return
+        with suppress(OSError):
+            if not self._size:
+                self.is_whole = True
+                os.unlink(self._path)
+                return
+            descriptor, missing = os.open(self._path, _FLAGS, 0o600), 0
+            try:
+                missing = self._size - os.fstat(descriptor).st_size
+                while missing > 0:
+                    missing -= os.write(descriptor, os.urandom(min(missing, RESERVE_STEP)))  # zeros may take no space
+                self.is_whole = True
+            finally:
+                if missing == self._size:
+                    os.unlink(self._path)  # it has nothing to give
+                os.close(descriptor)
+
+    def take_back(self) -> None:
+        """Takes what was given and is left; does nothing if nothing was, as publishers are refused again and again."""
+        if self._has_given:
+            self.fill()
+
+    def give(self) -> bool:
+        """Frees some of the space; False if there is none."""
+        self.is_whole = False
+        try:
+            if (size := os.lstat(self._path).st_size) > RESERVE_STEP:
+                os.truncate(self._path, size - RESERVE_STEP)
+            else:
+                os.unlink(self._path)
+        except OSError:
+            return False
+        self._has_given = True
+        return True
+
+
 def find_unserved(data_files: DataFiles) -> list[str]:
     """Returns the sorted names of queues not opened that have messages by their files; none of ephemeral topics."""
     unserved = []
@@ -97,16 +154,6 @@ def find_unserved(data_files: DataFiles) -> list[str]:
     return sorted(unserved)
 
 
-def _is_leftover(name: str, data_files: DataFiles) -> bool:
-    unfinished = parse_temporary_name(name)
-    if unfinished in (FILE_NAME, rules.FILE_NAME) or parse_segment_name(unfinished):
-        return True
-    file = parse_queue_file(unfinished or name)
-    if file is None or not is_valid_queue(file.queue):
-        return False
-    return bool(unfinished) or (file.kind == "due_times" and not file.is_bad and file.queue not in data_files)
-
-
 def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     """Removes the leftovers among `names`, all files in the data path, under its lock and before any queue is opened.
 
@@ -117,8 +164,15 @@ def clean_up(data_files: DataFiles, names: Iterable[str], log: Logger) -> None:
     errors = []
     for name in names:
         path = os.path.join(data_files.data_path, name)
+        unfinished = parse_temporary_name(name)
+        file = parse_queue_file(unfinished or name)
+        if file is not None and is_valid_queue(file.queue):
+            is_alone = file.kind == "due_times" and not file.is_bad and file.queue not in data_files
+            is_leftover = bool(unfinished) or is_alone
+        else:
+            is_leftover = unfinished in (FILE_NAME, RULES_NAME) or parse_segment_name(unfinished) is not None
         try:
-            if _is_leftover(name, data_files) and stat.S_ISREG(os.lstat(path).st_mode):
+            if is_leftover and stat.S_ISREG(os.lstat(path).st_mode):
                 os.unlink(path)
                 removed += 1
         except OSError as error:

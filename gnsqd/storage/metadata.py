@@ -1,32 +1,36 @@
-"""Reads and writes nsqd.dat: all topics and channels, and which are paused (NSQD-COMPAT 4.1). Beside it is the file of
-`rules`, for which nsqd.dat has no place.
+"""Reads and writes nsqd.dat: all topics and channels, and which are paused (NSQD-COMPAT 4.1). Beside it is
+gnsqd.rules.dat, the rules of channels that were set over HTTP, because the real nsqd reads nsqd.dat and leaves other
+files alone. There is no file without rules. The broker defines what a rule means.
 
 Reading follows Go's decoder, including the texts of its errors: one value of a wrong type refuses the whole file. One
 greenlet writes, so an older state never replaces a newer one. Changes are only counted: a write contains all that were
 counted when it began, and changes that come together share one.
 """
 
+import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
 from gevent.event import Event
 
-from gnsqd.gotext import Struct, decode_object
+from gnsqd.gotext import Struct, decode_object, dumps
 from gnsqd.log import Logger
 from gnsqd.shared.errors import StorageError, failing_as_go, path_error
 from gnsqd.shared.version import NSQD_VERSION
-from gnsqd.storage import rules
 from gnsqd.storage.files import remove_file, replace_file, sync_directory
-from gnsqd.storage.rules import Settings, encode_rules
 from gnsqd.storage.syncer import Syncer
 
 FILE_NAME = "nsqd.dat"
+RULES_NAME = "gnsqd.rules.dat"
 RETRY_SECONDS = 1.0  # until a write that failed is tried again
 _OLDER_NAME = r"nsqd\.[0-9]+\.dat"
+
+RuleKey = tuple[str, str]  # of a channel: the name of its topic, and its own
+RuleSettings = Mapping[str, object]  # by the name of the rule
 
 
 class ChannelMetadata(NamedTuple):
@@ -34,7 +38,7 @@ class ChannelMetadata(NamedTuple):
 
     name: str = ""
     paused: bool = False
-    rules: Settings | None = None
+    rules: RuleSettings | None = None
 
 
 class TopicMetadata(NamedTuple):
@@ -68,6 +72,21 @@ def load(path: str) -> list[TopicMetadata]:
     ]
 
 
+def load_rules(path: str) -> dict[RuleKey, RuleSettings]:
+    """Returns the rules of each channel in the file, empty if there is no file; raises StorageError."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StorageError(f"failed to read rules from {path} - {path_error('open', path, error)}") from error
+    try:
+        return {(entry.pop("topic"), entry.pop("channel")): entry for entry in json.loads(data)["channels"]}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StorageError(f"failed to parse rules in {path} - {type(error).__name__}: {error}") from error
+
+
 def find_older(data_path: str) -> list[str]:
     """Returns the metadata files of nsqd before v1.0, `nsqd.{worker id}.dat`, of the same format; StorageError."""
     directory = data_path or "."
@@ -93,6 +112,12 @@ def _array(items: list[str]) -> str:
     return f"[{','.join(items)}]" if items else "null"
 
 
+def encode_rules(rules: Mapping[RuleKey, RuleSettings]) -> bytes:
+    """Returns the content of the file."""
+    channels = [{"topic": topic, "channel": channel, **settings} for (topic, channel), settings in rules.items()]
+    return dumps({"channels": channels}).encode()
+
+
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
     """Replaces the file, durably; StorageError."""
     replace_file(path, _encode_file([_encode_topic(topic) for topic in topics]))
@@ -111,14 +136,14 @@ class MetadataFile:
         self, path: str, topic: Callable[[str], TopicMetadata | None], syncer: Syncer, log: Logger, durable: bool
     ) -> None:
         self.path = path
-        self._rules_path = os.path.join(os.path.dirname(path), rules.FILE_NAME)
+        self._rules_path = os.path.join(os.path.dirname(path), RULES_NAME)
         self._topic = topic
         self._syncer = syncer
         self._log = log
         self._durable = durable
         self._changed: dict[str, None] = {}  # topics that are to be encoded
         self._encoded: dict[str, str] = {}  # topics
-        self._rules: dict[str, dict[rules.Key, Settings]] = {}  # of the topics that have some
+        self._rules: dict[str, dict[RuleKey, RuleSettings]] = {}  # of the topics that have some
         self._rules_changed = True  # since they were written
         self._changes = self._tried = self._written = 0  # noted, in the latest write, and in the file
         self._begun = self._ended = 0  # writes
@@ -175,7 +200,7 @@ class MetadataFile:
         changed, self._changed = self._changed, {}
         for name in changed:
             topic = self._topic(name)
-            of_topic: dict[rules.Key, Settings] = {}
+            of_topic: dict[RuleKey, RuleSettings] = {}
             if topic is None:
                 self._encoded.pop(name, None)
             else:
@@ -186,7 +211,7 @@ class MetadataFile:
             if of_topic:
                 self._rules[name] = of_topic
 
-    def _save(self, topics: list[str], all_rules: dict[rules.Key, Settings] | None) -> None:
+    def _save(self, topics: list[str], all_rules: dict[RuleKey, RuleSettings] | None) -> None:
         self._replace(self.path, _encode_file(topics))
         if all_rules:
             self._replace(self._rules_path, encode_rules(all_rules))

@@ -53,7 +53,7 @@ from gnsqd.wire.tcp import TCPServer
 
 if TYPE_CHECKING:
     from gnsqd.observe.prometheus import MetricsPage
-    from gnsqd.queues.history import History
+    from gnsqd.queues.journal.history import TopicHistory
 
 DEFAULT_PEEK = 10
 MAX_PEEK = 1000  # messages
@@ -186,7 +186,7 @@ class BrokerAPI(Record):
         self._metadata_file.persist(topic.name)
         return rules.settings()
 
-    def _find_rewind(self, request: Request) -> "tuple[Channel, History, int, int]":
+    def _find_rewind(self, request: Request) -> "tuple[Channel, TopicHistory, int, int]":
         topic, name = self._find_topic_and_channel_name(request)
         topic.get_existing_channel(name)
         history = _retained(topic, name)
@@ -258,13 +258,13 @@ class BrokerAPI(Record):
         return topic.get_existing_channel(name)
 
 
-def _history(topic: Topic) -> "History":
+def _history(topic: Topic) -> "TopicHistory":
     if topic.write_ahead is None:
         raise HTTPError(400, "NO_JOURNAL")
     return topic.write_ahead.history
 
 
-def _retained(topic: Topic, channel_name: str) -> "History":
+def _retained(topic: Topic, channel_name: str) -> "TopicHistory":
     history = _history(topic)
     if not history.retention.max_bytes:
         raise HTTPError(400, "NO_RETENTION")

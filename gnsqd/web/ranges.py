@@ -34,7 +34,7 @@ from gnsqd.web.http11 import Request
 from gnsqd.web.routes import HTTPError, StreamedContent, parsed, read_parameters, required, topic_and_channel
 
 if TYPE_CHECKING:
-    from gnsqd.queues.log_range import LogRange
+    from gnsqd.queues.journal.history import LogRange
 
 STEP_BYTES = 64 * 1024  # that are read and sent at once
 JSON_STEP_BYTES = 16 * 1024  # the same: many small messages take ms to encode
@@ -209,11 +209,11 @@ def _check_epoch(log: "LogRange", epoch: str | None, number: int) -> None:
 
 
 def _read(log: "LogRange", number: int, end: int, size: int, queue: Queue | None) -> tuple[list[bytes], int]:
-    from gnsqd.queues.log_range import MessagesGone, Unreadable
+    from gnsqd.queues.journal.history import MessagesGone, UnreadableRange
 
     try:
         return log.read(number, end, size, queue)
-    except Unreadable as error:
+    except UnreadableRange as error:
         details = {**_extent(log), "readable": error.readable}
         status, code = (410, "MESSAGES_GONE") if isinstance(error, MessagesGone) else (500, "MESSAGES_DAMAGED")
         raise HTTPError(status, code, details) from error

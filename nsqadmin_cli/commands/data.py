@@ -29,7 +29,14 @@ from gnsqd.shared.errors import StartError, StorageError
 from nsqadmin_cli.archive import DASH, ArchiveWriter
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.command_base import Combined, argument, command, flag, option
-from nsqadmin_cli.datadir.checking import Checker, JournalReport, Problem, QueueReport, count_messages, problem_blocks
+from nsqadmin_cli.datadir.checking import (
+    Checker,
+    DataProblem,
+    JournalReport,
+    QueueReport,
+    count_messages,
+    problem_blocks,
+)
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, MessageFile, Saved, describe_missing, export_queue
 from nsqadmin_cli.datadir.repairing import BadFile, Repair, exchange, put_back
 from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
@@ -122,7 +129,7 @@ class VerifiedJournal:
         """,
         described("queues", "list", VerifiedQueue),
         described("journals", "list, of gnsqd with --durability", VerifiedJournal),
-        described("findings", "list", Problem),
+        described("findings", "list", DataProblem),
     ),
 )
 def verify(
@@ -167,12 +174,12 @@ def verify(
     blocks += [table_of(VerifiedJournal, in_journals)] if journals else []
     blocks += [*problem_blocks(findings), _verdict(reports, journals, damaged)]
     code = ExitCode.FAILED if damaged else ExitCode.OK
-    return Shown(document, blocks, table_of(Problem, findings), code=code)
+    return Shown(document, blocks, table_of(DataProblem, findings), code=code)
 
 
 def check(
     data_dir: DataDirectory, queues: list[StoredQueue], *, running: bool, max_msg_size: int
-) -> tuple[list[QueueReport], list[Problem]]:
+) -> tuple[list[QueueReport], list[DataProblem]]:
     """Reads these queues; findings are sorted by severity."""
     size = sum(queue.size + sum(queue.bad.values()) for queue in queues)
     with reading("reading", size) as advance:
@@ -471,7 +478,7 @@ def repair(
     return Shown(final | {"queues": repaired, "adopted": work.adopted, "left": left}, saved)
 
 
-def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: int) -> list[Problem]:
+def _check_copy(reports: list[QueueReport], copy: str, name: str, max_msg_size: int) -> list[DataProblem]:
     """Verifies that the copy has every message. Returns the problems left in it, with commands for the final name."""
     data_dir = list_directory(copy)
     data_dir.path = name

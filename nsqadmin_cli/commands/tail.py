@@ -14,12 +14,13 @@ import click
 
 from gnsqd.shared.directory import list_directory, make_plan
 from gnsqd.shared.disk_format import decode_record
+from gnsqd.shared.disk_queue import StoredRecord
 from nsqadmin_cli import units
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster, by_node, failures_of
 from nsqadmin_cli.command_base import Name, Parsed, argument, command, duration, flag, option
 from nsqadmin_cli.consumer import ClusterConsumer, ConsumerOptions, auth_option, count_option, ephemeral_channel
-from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, Record, read_queue
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, read_queue
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import (
@@ -217,7 +218,7 @@ def _look_at_files(path: str, topic: str, channel: str, count: int) -> PeekedQue
     if (queue := next((queue for queue in queues if queue.channel == channel), None)) is None:
         raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
     plan = make_plan(queue)
-    records = (item for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE) if isinstance(item, Record))
+    records = (item for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE) if isinstance(item, StoredRecord))
     messages = [MessageRow(topic, *decode_record(record.payload), path) for record in islice(records, count)]
     depth = len(messages) if plan.meta is None else plan.meta.depth
     return PeekedQueue(depth, depth, [Peeked(message, True, len(message.body)) for message in messages])

@@ -18,10 +18,18 @@ from gnsqd.shared.directory import (
     StoredQueue,
     make_plan,
 )
-from gnsqd.shared.disk_format import MIN_RECORD_SIZE, due_times_file_name, message_key, meta_file_name, segment_name
+from gnsqd.shared.disk_format import (
+    MIN_RECORD_SIZE,
+    Gap,
+    due_times_file_name,
+    message_key,
+    meta_file_name,
+    segment_name,
+)
+from gnsqd.shared.disk_queue import StoredRecord
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.replay import Replay
-from nsqadmin_cli.datadir.records import Gap, Record, describe_missing, first_unread, read_data_file, read_queue
+from nsqadmin_cli.datadir.records import describe_missing, first_unread, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import Block, Line, Paragraph, Tone, column
@@ -36,7 +44,7 @@ NOTE = "note"  # harmless, or corrected by nsqd itself
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DataProblem:
     """What is wrong with a directory. `command` corrects it, if one can."""
 
     severity: str = column("severity", help='"damage" or "note"')
@@ -51,7 +59,7 @@ class Problem:
         return self.severity == DAMAGE
 
 
-def problem_blocks(problems: list[Problem]) -> Iterator[Block]:
+def problem_blocks(problems: list[DataProblem]) -> Iterator[Block]:
     """Yields each problem with its position, meaning and the command that repairs it."""
     for problem in problems:
         tone = Tone.BAD if problem.is_damage else Tone.NOTE
@@ -66,7 +74,7 @@ def problem_blocks(problems: list[Problem]) -> Iterator[Block]:
 
 
 @dataclass
-class Tally:
+class FileTally:
     """The content of one file; nsqd loses everything behind the first flaw."""
 
     messages: int = 0
@@ -78,12 +86,12 @@ class Tally:
     largest: int = 0  # body that is too large for the limit
     broken: bool = False  # there are flaws besides such bodies
 
-    def add(self, item: Record | Gap) -> None:
+    def add(self, item: StoredRecord | Gap) -> None:
         reason = item.reason if isinstance(item, Gap) else item.flaw
         if reason and not self.flaw:
-            self.flaw, self.flaw_position = reason, item.position
+            self.flaw, self.flaw_position = reason, item.begin
         if isinstance(item, Gap):
-            self.lost += item.end - item.position
+            self.lost += item.end - item.begin
             self.broken = True
             return
         body = len(item.payload) - MIN_RECORD_SIZE
@@ -101,10 +109,10 @@ class Report:
     """What is wrong with the files of a queue or journal."""
 
     name: str
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[DataProblem] = field(default_factory=list)
 
     def add(self, severity: str, file: str, text: str, position: int | None = None, command: str = "") -> None:
-        self.problems.append(Problem(severity, self.name, file, position, text, command))
+        self.problems.append(DataProblem(severity, self.name, file, position, text, command))
 
     @property
     def damaged(self) -> bool:
@@ -121,7 +129,7 @@ class QueueReport(Report):
     messages: int = 0
     bytes: int = 0
     held: int = 0
-    files: dict[int, Tally] = field(default_factory=lambda: defaultdict(Tally))
+    files: dict[int, FileTally] = field(default_factory=lambda: defaultdict(FileTally))
     needs_repair: bool = False
 
     @property
@@ -155,18 +163,18 @@ class Checker:
     def _repair(self) -> str:
         return shlex.join(["gnsqadmin", "data", "repair", self._directory.path])
 
-    def check_directory(self) -> Iterator[Problem]:
+    def check_directory(self) -> Iterator[DataProblem]:
         """Yields the problems that do not concern a queue."""
         directory = self._directory
         if directory.listed is None:
             starts = directory.metadata_error == "no such file or directory"
             text = f"{directory.metadata_error}: nsqd {'starts without topics' if starts else 'does not start'}"
-            yield Problem(DAMAGE, "", METADATA, None, text, self._repair)
+            yield DataProblem(DAMAGE, "", METADATA, None, text, self._repair)
         for name in directory.others:
-            yield Problem(NOTE, "", name, None, "this is not a data file, though it is named like one")
+            yield DataProblem(NOTE, "", name, None, "this is not a data file, though it is named like one")
         if directory.temporary and not self._running:
             text = f"{plural(len(directory.temporary), 'file')} that a killed nsqd left unfinished; gnsqd removes them"
-            yield Problem(NOTE, "", directory.temporary[0], None, text)
+            yield DataProblem(NOTE, "", directory.temporary[0], None, text)
 
     def check(self, queue: StoredQueue) -> QueueReport:
         """Reads a queue; raises AdminError if a file cannot be read."""
@@ -174,7 +182,7 @@ class Checker:
         held = set(report.due_times.held)
         for number, item in read_queue(queue, report.plan, self._max_msg_size, self._advance):
             report.files[number].add(item)
-            if held and isinstance(item, Record):
+            if held and isinstance(item, StoredRecord):
                 held.discard(message_key(item.payload))
         report.messages = sum(tally.messages for tally in report.files.values())
         report.bytes = sum(tally.bytes for tally in report.files.values())
@@ -248,7 +256,7 @@ class Checker:
 
     def _judge_bad(self, report: QueueReport, number: int) -> None:
         queue = report.queue
-        tally = Tally()
+        tally = FileTally()
         for item in read_data_file(queue.path(number, bad=True), 0, self._max_msg_size, self._advance):
             tally.add(item)
         name = queue.file_name(number, bad=True)

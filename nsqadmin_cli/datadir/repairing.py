@@ -22,11 +22,12 @@ from operator import itemgetter
 
 from gnsqd.shared.directory import METADATA, DataDirectory, StoredQueue, read_file
 from gnsqd.shared.disk_format import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
+from gnsqd.shared.disk_queue import StoredRecord
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.shared.version import NSQD_VERSION
-from nsqadmin_cli.datadir.checking import QueueReport, Tally
-from nsqadmin_cli.datadir.records import Record, Saved, read_data_file, read_queue
+from nsqadmin_cli.datadir.checking import FileTally, QueueReport
+from nsqadmin_cli.datadir.records import Saved, read_data_file, read_queue
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import Advance
 from nsqadmin_cli.table import ALWAYS, Form, Tone, column, json_only
@@ -150,7 +151,7 @@ class Repair:
         messages, position = 0, 0
         like = queue.path(min(queue.numbers)) if queue.numbers else self._directory.path
         items = read_queue(queue, report.plan, self._max_msg_size, advance)
-        records = ((number, item.payload) for number, item in items if isinstance(item, Record))
+        records = ((number, item.payload) for number, item in items if isinstance(item, StoredRecord))
         for last, (_, same_file) in enumerate(groupby(records, itemgetter(0)), first):
             with Writer(os.path.join(target, queue.file_name(last)), like) as writer:
                 for _, payload in same_file:
@@ -255,11 +256,11 @@ class BadFile:
     def read(self, path: str, *, everything: bool, max_msg_size: int, advance: Advance) -> Iterator[bytes]:
         """Yields the payloads behind the first damage, or all, and counts them. Raises AdminError if the file cannot be
         read."""
-        tally = Tally()
+        tally = FileTally()
         for item in read_data_file(path, 0, max_msg_size, advance):
             tally.add(item)
             self.delivered, self.lost_bytes = tally.messages - tally.behind, tally.lost
-            if isinstance(item, Record) and (tally.flaw or everything):
+            if isinstance(item, StoredRecord) and (tally.flaw or everything):
                 self.recovered += 1
                 yield item.payload
         if not tally.flaw:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gnsqd.shared.disk_format import MIN_RECORD_SIZE, frame_records
-from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, DataFile, Gap, Record
+from gnsqd.shared.disk_format import MIN_RECORD_SIZE, Gap, frame_records
+from gnsqd.shared.disk_queue import StoredRecord
+from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, read_data_file
 
 STAMP = 1_795_228_294_479_665_042
 
@@ -27,20 +28,19 @@ def payloads_of(texts: list[bytes]) -> list[bytes]:
     return [struct.pack(">qH16s", STAMP + number, 1, b"%016x" % number) + body for number, body in enumerate(texts)]
 
 
-def read(path: Path, data: bytes, start: int = 0, max_msg_size: int = DEFAULT_MAX_MSG_SIZE) -> list[Record | Gap]:
+def read(path: Path, data: bytes, start: int = 0, max_msg_size: int = DEFAULT_MAX_MSG_SIZE) -> list[StoredRecord | Gap]:
     path.write_bytes(data)
-    with DataFile(str(path), max_msg_size) as file:
-        found = list(file.read(start))
+    found = list(read_data_file(str(path), start, max_msg_size))
     position = start
     for item in found:  # in order and without holes
-        assert item.position == position < item.end
+        assert item.begin == position < item.end
         position = item.end
     assert position == len(data)
     return found
 
 
-def payloads_in(found: list[Record | Gap]) -> list[bytes]:
-    return [item.payload for item in found if isinstance(item, Record)]
+def payloads_in(found: list[StoredRecord | Gap]) -> list[bytes]:
+    return [item.payload for item in found if isinstance(item, StoredRecord)]
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +118,13 @@ def test_zeros_behind_a_crash_hide_nothing(path: Path) -> None:
     found = read(path, written)
     assert payloads_in(found) == payloads
     [gap] = [item for item in found if isinstance(item, Gap)]
-    assert (gap.end - gap.position, gap.reason) == (3 << 20, "a length of 0 bytes")
+    assert (gap.end - gap.begin, gap.reason) == (3 << 20, "a length of 0 bytes")
 
 
 def test_a_message_that_is_too_large_for_the_limit_is_read_and_reported(path: Path) -> None:
     payloads = payloads_of([b"one", b"x" * 3000, b"three"])
     found = read(path, frame_records(payloads), max_msg_size=2999)
     assert payloads_in(found) == payloads
-    assert [item.too_large for item in found if isinstance(item, Record)] == [False, True, False]
+    assert [item.too_large for item in found if isinstance(item, StoredRecord)] == [False, True, False]
     assert "3,000 bytes" in found[1].flaw  # type: ignore[union-attr]
     assert not any(item.flaw for item in read(path, frame_records(payloads), max_msg_size=3000))  # type: ignore[union-attr]

@@ -11,8 +11,8 @@ from gevent import killall
 from faults.test_every_byte import Damage
 from gnsqd.log import Level, Logger
 from gnsqd.options import Options
-from gnsqd.queues.journal_store import JournalStore
-from gnsqd.queues.journaled import backend_of, deferred_of
+from gnsqd.queues.journal.backend import backend_of, deferred_of
+from gnsqd.queues.journal.store import JournalStore
 from gnsqd.queues.message import Message
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.storage.syncer import Syncer

@@ -9,7 +9,7 @@ cdef class Encoder:
     @cython.locals(payload=bytes)
     cpdef tuple put(self, long long first, frames, long long due)
 
-cdef class Batch:
+cdef class PutBatch:
     cdef public list lasts, puts, marks
     cdef public Py_ssize_t puts_size
     cdef Encoder _encoder

@@ -41,7 +41,9 @@ from itertools import chain
 from operator import itemgetter
 from struct import Struct, pack
 from sys import maxsize
+from typing import NamedTuple
 
+from gnsqd.shared.disk_format import Gap
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.spans import Spans, decode_bounds, encode_bounds
 
@@ -147,7 +149,7 @@ class Encoder:
 Mark = tuple[int, int, int, int]  # of a record of messages: first number, count, offset among these records, due time
 
 
-class Batch:
+class PutBatch:
     """Owns messages that are not written yet, and `lasts`, records behind them and what queues record about them.
     Messages in a row share a record, so few that damage, which costs the whole record, costs little."""
 
@@ -353,18 +355,36 @@ def is_whole(type: int, payload: bytes | memoryview, crc: int, salt: int) -> boo
     return crc32(payload, salt ^ type) == crc
 
 
-def find_records(data: bytes, salt: int) -> Iterator[tuple[int, int, int]]:
-    """Iterates over every whole record: (type, where its payload begins, where it ends). Where there is none, the
-    search goes on byte by byte: a gap between two of them is damage, and what is behind the last one too."""
+class JournalRecord(NamedTuple):
+    """A whole record: its payload has the bytes from `start` to `end` of the file, `begin` is before its header."""
+
+    type: int
+    begin: int
+    start: int
+    end: int
+
+
+def read_records(path: str, data: bytes, salt: int | None) -> Iterator[JournalRecord | Gap]:
+    """Yields all that a segment has behind its first line, `data` being its content: records, and gaps where there is
+    none, the search for the next going on byte by byte. The gap at the end may be a write that a kill cut off. Without
+    a `salt` all is a gap: nothing in the file can be distinguished from the content of bodies."""
+    if salt is None:
+        if data:
+            yield Gap(path, 0, len(data), "not a segment of a journal")
+        return
     view = memoryview(data)
     mark = mark_of(salt)
-    position = FIRST_LINE_SIZE
+    position = known = FIRST_LINE_SIZE  # all before `known` was yielded
     while 0 <= position < len(data):
         type, size, crc = parse_header(data, position, mark)
-        begin = position + HEADER.size
-        end = begin + size
-        if type and end <= len(data) and is_whole(type, view[begin:end], crc, salt):
-            yield type, begin, end
-            position = end
+        start = position + HEADER.size
+        end = start + size
+        if type and end <= len(data) and is_whole(type, view[start:end], crc, salt):
+            if known < position:
+                yield Gap(path, known, position, "damaged")
+            yield JournalRecord(type, position, start, end)
+            position = known = end
         else:
             position = data.find(mark, position + 1)
+    if known < len(data):
+        yield Gap(path, known, len(data), "damaged")

@@ -13,14 +13,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import compress, islice
+from itertools import islice
 from sys import maxsize
 from time import monotonic, time_ns
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from gnsqd.shared.disk_format import Gap
 from gnsqd.shared.errors import StorageError, path_error
 from gnsqd.shared.journal import records
-from gnsqd.shared.journal.segment import Segment, read_index
+from gnsqd.shared.journal.segment import Segment
 from gnsqd.shared.journal.spans import Spans
 
 PROGRESS_SECONDS = 5.0
@@ -29,7 +30,7 @@ _IN_SNAPSHOT = (records.QUEUE, records.FINISHED, records.HELD, records.REWOUND)
 _BEFORE_SNAPSHOT = (records.PUT, records.VOID, records.CONTINUED)  # what counts of the segments before a whole one
 
 
-class Log(Protocol):
+class ReplayLog(Protocol):
     """Takes what a daemon logs of a replay, in the form of its logger."""
 
     def info(self, format: str, *args: object) -> None: ...
@@ -71,27 +72,20 @@ class ReplayedQueue:
                 del known[number]
 
 
-class Damage(NamedTuple):
-    """Names bytes of a segment that hold no record."""
-
-    path: str
-    begin: int
-    end: int
-    reason: str
-
-
 class Replay:
     """Reads segments into `segments`, `queues` by number, and the rest of what a journal goes on from. Nothing is
     changed unless it `repairs`: then what a kill left unfinished at the end is cut off. If it `checks`, it reads also
     what an index replaces."""
 
-    def __init__(self, topic: str, log: Log | None = None, *, repairs: bool = False, checks: bool = False) -> None:
+    def __init__(
+        self, topic: str, log: ReplayLog | None = None, *, repairs: bool = False, checks: bool = False
+    ) -> None:
         self.next_number = self.next_queue = 1
         self.void: list[Segment] = []  # segments that do not count any more
         self.whole = False  # the last segment by itself records what queues are done with
-        self.damages: list[Damage] = []
+        self.damages: list[Gap] = []
         self.lost = Spans()  # messages that are in no segment and that some queue is not done with
-        self.torn: Damage | None = None
+        self.torn: Gap | None = None
         self.unindexed: list[Segment] = []  # undamaged, with another behind them: a kill came before their index
         self._repairs = repairs
         self._checks = checks
@@ -121,6 +115,8 @@ class Replay:
         """Reads all files, in order; `advance` gets the bytes read. StorageError if one can't be, unless the disk
         fails: damage."""
         begin = progress = monotonic()
+        # A kill may have left a last file without records. A whole snapshot replaces all that is recorded of queues
+        # before it, so of the segments before the newest that has one, only messages matter.
         last = max((at for at, path in enumerate(paths) if _has_records(path)), default=0)
         snapshot = next((at for at in range(last, 0, -1) if _has_snapshot(paths[at])), 0)
         for position, path in enumerate(paths):
@@ -132,7 +128,7 @@ class Replay:
                 text = path_error("read", path, error)
                 if error.errno != errno.EIO:
                     raise StorageError(text) from error
-                self._note_damage(Damage(path, 0, 0, text))
+                self._note_damage(Gap(path, 0, 0, text))
             if monotonic() - progress >= PROGRESS_SECONDS:
                 progress = monotonic()
                 self._log.info("JOURNAL(%s): %d of %d segments replayed", self._topic, position + 1, len(paths))
@@ -140,7 +136,7 @@ class Replay:
         if self._continued is not None:
             path, size = self._continued.path, self._continued.size
             text = f"the segment that follows is missing, with all messages from number {self.next_number} on"
-            self._note_damage(Damage(path, size, size, text))
+            self._note_damage(Gap(path, size, size, text))
         self._settle()
         if self.lost:
             self._log.error("JOURNAL(%s): %s", self._topic, self.describe_lost())
@@ -164,13 +160,15 @@ class Replay:
         segment = Segment(path, salt, self.next_number)
         segment.size = len(data)
         self.segments.append(segment)
-        position = records.FIRST_LINE_SIZE
         is_indexed = False
-        for type, start, end in records.find_records(data, salt):
-            begin = start - records.HEADER.size
-            if begin != position:
-                self._note_damage(Damage(path, position, begin, "damaged"))
-            position = end
+        for item in records.read_records(path, data, salt):
+            if isinstance(item, Gap):
+                if item.end == len(data) and self._is_torn(segment, data, item.begin, is_last):
+                    self._cut_off(segment, item)
+                else:
+                    self._note_damage(item)
+                continue
+            type, begin, start, end = item
             if before_snapshot and type not in _BEFORE_SNAPSHOT:
                 continue
             try:
@@ -183,26 +181,17 @@ class Replay:
                 else:
                     self._apply(type, data[start:end])
             except StorageError as error:
-                self._note_damage(Damage(path, begin, end, str(error)))
-        if position < len(data):
-            rest = Damage(path, position, len(data), "damaged")
-            if self._is_torn(segment, data, position, is_last):
-                self._cut_off(segment, rest)
-            else:
-                self._note_damage(rest)
+                self._note_damage(Gap(path, begin, end, str(error)))
         if not is_indexed:
             self.unindexed.append(segment)
         return len(data)
 
     def _read_index(self, path: str) -> bool:
-        """True if the index of a segment has replaced reading it; damage is found when messages are needed. OSError."""
-        found = read_index(path)
-        if found is None:
+        """True if the index of a segment has replaced reading it. OSError."""
+        loaded = Segment.load(path)
+        if loaded is None:
             return False
-        try:
-            segment, present = Segment.indexed(path, *found)
-        except StorageError:
-            return False
+        segment, present = loaded
         self.whole = False
         self._continued = segment
         self.segments.append(segment)
@@ -210,10 +199,7 @@ class Replay:
             self._cut(segment.first)
             self.present.update(present)
             self._mention_written(segment.end)
-            numbers, times = segment.due[::2], segment.due[1::2]
-            if min(times, default=self._now) < self._now:
-                pending = [due > self._now for due in times]
-                numbers, times = (array("q", compress(each, pending)) for each in (numbers, times))
+            numbers, times = segment.due_later(self._now)
             self.due_numbers += numbers
             self.due_times += times
         segment.forget_index()
@@ -226,13 +212,15 @@ class Replay:
         position += records.HEADER.size
         if not type or position + size > len(data):
             return is_last or type == records.CONTINUED
+        # A whole header with a wrong checksum is damage. If it is that of the next messages, their numbers are taken:
+        # nobody else may get them, as consumers may have had these messages.
         if is_last and type == records.PUT and size >= records.PUT_HEAD:
             first, count, _ = records.decode_put(data[position : position + records.PUT_HEAD])
             if first == self._written_end and 0 < count < size:  # or that is where the damage is
                 self._mention(first + count)
         return False
 
-    def _cut_off(self, segment: Segment, rest: Damage) -> None:
+    def _cut_off(self, segment: Segment, rest: Gap) -> None:
         """Drops what a kill left of the last write."""
         size = rest.end - rest.begin
         self.torn = rest._replace(reason=f"{size:,} bytes of an unfinished write")
@@ -244,17 +232,17 @@ class Replay:
     def _set_aside(self, path: str, size: int, is_last: bool) -> None:
         """Renames a file without a salt: nothing in it can be distinguished from the content of bodies."""
         if not size or (is_last and size <= records.FIRST_LINE_SIZE):  # a kill came before anything else
-            self.torn = Damage(path, 0, size, f"{size} bytes of an unfinished first line")
+            self.torn = Gap(path, 0, size, f"{size} bytes of an unfinished first line")
             self._log.warn("JOURNAL(%s): %s is not a segment of a journal yet, removed", self._topic, path)
             self.void.append(Segment(path, 0, self.next_number))
             return
         self._continued = None  # here it is
-        self._note_damage(Damage(path, 0, size, "not a segment of a journal"))
+        self._note_damage(Gap(path, 0, size, "not a segment of a journal"))
         if self._repairs:
             with suppress(OSError):
                 os.rename(path, f"{path}.bad")
 
-    def _note_damage(self, damage: Damage) -> None:
+    def _note_damage(self, damage: Gap) -> None:
         self.damaged = self._snapshot_damaged = True
         self.damages.append(damage)
         path, begin, end, reason = damage
@@ -417,6 +405,7 @@ class Replay:
                 topic.finished.update(state.finished)
                 for number in [*state.attempts, *state.due]:
                     topic.finished.add(number, number + 1)
+        # Lost is what no segment has and not all queues had finished. What all had finished went with its segment.
         suspects = done = self.present.gaps(self._first_number, self.next_number)
         for state in self.queues.values():
             before = state.finished.copy()
@@ -445,15 +434,15 @@ def _has_snapshot(path: str) -> bool:
     salt = records.parse_first_line(data)
     if salt is None:
         return False
-    position, count = records.FIRST_LINE_SIZE, 0
+    count = 0
     expected: tuple[int, ...] = (records.SNAPSHOT,)
-    for type, start, end in records.find_records(data, salt):
-        if type not in expected or start - records.HEADER.size != position:
+    for item in records.read_records(path, data, salt):
+        if isinstance(item, Gap) or item.type not in expected:
             return False
-        if type == records.COMPLETE:
-            return records.decode_number(data[start:end]) == count
-        position, expected = end, (*_IN_SNAPSHOT, records.COMPLETE)
-        count += type != records.SNAPSHOT
+        if item.type == records.COMPLETE:
+            return records.decode_number(data[item.start : item.end]) == count
+        expected = (*_IN_SNAPSHOT, records.COMPLETE)
+        count += item.type != records.SNAPSHOT
     return False
 
 

@@ -9,6 +9,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import compress
+from sys import maxsize
 
 from gnsqd.shared.errors import StorageError, failing_as_go
 from gnsqd.shared.journal import records
@@ -54,7 +56,7 @@ class Segment:
         self.count += count
         self.end = first + count
 
-    def note_batch(self, batch: records.Batch, offset: int, size: int) -> None:
+    def note_batch(self, batch: records.PutBatch, offset: int, size: int) -> None:
         """Notes that `size` bytes were appended, in which the records of a batch begin at `offset` of the file."""
         for first, count, position, due in batch.marks:
             self.note_put(first, count, offset + position, due)
@@ -82,6 +84,23 @@ class Segment:
     def forget_index(self) -> None:
         """Frees what only `index` needs."""
         self._gaps, self.due = array("q"), array("q")
+
+    def due_later(self, time: int) -> "tuple[array[int], array[int]]":
+        """Returns the numbers of messages that are due later than `time` (wall clock, ns), and these due times."""
+        numbers, times = self.due[::2], self.due[1::2]
+        if min(times, default=maxsize) > time:
+            return numbers, times
+        pending = [due > time for due in times]
+        return array("q", compress(numbers, pending)), array("q", compress(times, pending))
+
+    @classmethod
+    def load(cls, path: str) -> "tuple[Segment, Spans] | None":
+        """Returns a segment and the numbers of its messages, by its index; None if it has none that is whole. OSError.
+        Damage of its messages is found when these are needed."""
+        found = read_index(path)
+        with suppress(StorageError):
+            return None if found is None else cls.indexed(path, *found)
+        return None
 
     @classmethod
     def indexed(cls, path: str, size: int, salt: int, numbers: "array[int]") -> "tuple[Segment, Spans]":

@@ -1,7 +1,7 @@
 cimport cython
 
 from gnsqd.shared.disk_format cimport frame_records
-from gnsqd.storage.disk.reader cimport RecordReader
+from gnsqd.shared.disk_queue cimport RecordReader
 
 cdef class DiskQueue:
     cdef public str name

@@ -26,10 +26,10 @@ from gevent.event import AsyncResult
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.shared.disk_format import MAX_RECORD_SIZE, MIN_RECORD_SIZE, Meta, frame_records, message_key
+from gnsqd.shared.disk_queue import RecordReader
 from gnsqd.shared.errors import NO_SPACE, StorageError, path_error
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
-from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.files import rename_file, sync_path, temporary_path, write_file
 from gnsqd.storage.syncer import GroupCommit, Syncer
 
@@ -85,16 +85,12 @@ class DiskQueue:
         if self._opening.corrected:
             self._change_meta()
         else:
-            self._remove_read_files()
+            with suppress(OSError):  # until one is not there: a killed daemon could not remove what was read or dropped
+                for number in range(self._read_file - 1, -1, -1):
+                    self._syncer.remove(self._files.path(number))
         self._check_tail()
         if held_back := self.due_times.load():
             self._put_back(held_back)
-
-    def _remove_read_files(self) -> None:
-        """Removes files that were read or dropped, and that a killed daemon could not remove."""
-        with suppress(OSError):
-            for number in range(self._read_file - 1, -1, -1):
-                self._syncer.remove(self._files.path(number))
 
     @property
     def depth(self) -> int:

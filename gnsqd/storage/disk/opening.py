@@ -20,9 +20,9 @@ from contextlib import closing, suppress
 from typing import NamedTuple
 
 from gnsqd.log import Logger
-from gnsqd.shared.disk_format import Meta, data_file_name, due_times_file_name, meta_file_name, parse_queue_file
+from gnsqd.shared.disk_format import Gap, Meta, data_file_name, due_times_file_name, meta_file_name, parse_queue_file
+from gnsqd.shared.disk_queue import RecordReader
 from gnsqd.shared.errors import StorageError, failing_as_go, path_error
-from gnsqd.storage.disk.reader import RecordReader
 from gnsqd.storage.files import list_names
 
 # Not the files' fault: trying again later may help.
@@ -98,15 +98,14 @@ class QueueFiles:
         """Yields the payloads of a file from a position on in batches, as far as they can be read."""
         # Errors are reported when the file is read for good.
         with suppress(OSError, StorageError), closing(self.open_reader(number)) as reader:
-            end = reader.file_size()
-            while pos < end:
-                payloads, ends = reader.read(pos, end, 1000, 1 << 20)
-                yield payloads
-                pos = ends[-1]
+            for run in reader.runs(pos, reader.file_size()):
+                if not isinstance(run, Gap):
+                    yield run.payloads()
 
     def open_reader(self, number: int) -> RecordReader:
         """Opens a file; raises OSError if that fails."""
-        return RecordReader(self.path(number), self.min_size, self.max_size)
+        path = self.path(number)
+        return RecordReader(path, os.open(path, os.O_RDONLY), self.min_size, self.max_size)
 
 
 class Opening(NamedTuple):
@@ -133,21 +132,16 @@ def open_queue(files: QueueFiles, log: Logger) -> Opening:
         if isinstance(error, OSError) and error.errno in SHORTAGES:
             raise StorageError(text) from error
         return _recover(files, log)
-    begin = _record_at(files, meta)
+    begin = meta.read_pos
+    if begin and meta.read_position < meta.write_position:
+        with suppress(OSError, StorageError), closing(files.open_reader(meta.read_file)) as reader:
+            begin = reader.record_at(begin)
     opening = _check_write_file(files, meta._replace(read_pos=begin), log)
     if begin == meta.read_pos:
         return opening
     text = "DISKQUEUE(%s) %s metadata readPos %d is inside the record at %d, reading from there"
     log.warn(text, files.name, files.path(meta.read_file), meta.read_pos, begin)
     return opening._replace(corrected=True)
-
-
-def _record_at(files: QueueFiles, meta: Meta) -> int:
-    """Returns the read position, moved back to the beginning of its record if it is inside of one."""
-    if meta.read_pos and meta.read_position < meta.write_position:
-        with suppress(OSError, StorageError), closing(files.open_reader(meta.read_file)) as reader:
-            return reader.record_at(meta.read_pos)
-    return meta.read_pos
 
 
 def _recover(files: QueueFiles, log: Logger) -> Opening:

@@ -223,22 +223,23 @@ def test_half_a_record_beyond_meta_is_an_unfinished_write(directory: Path, torn:
 def test_a_disk_that_fails_to_read_is_damage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file(directory, 0, *(payload(number) for number in range(100)))
     monkeypatch.setattr(reading, "_CHUNK", 1000)
-    calls = itertools.count()
+    calls, pread = itertools.count(), os.pread
 
     def read_at(descriptor: int, count: int, position: int) -> bytes:
         if next(calls) == 2:
             raise OSError(errno.EIO, "Input/output error")
-        return os.pread(descriptor, count, position)
+        return pread(descriptor, count, position)
 
     (task,) = plan([os.fspath(directory)])
-    batches = list(reading.read_task(task, "column", MAX_MSG_SIZE, read_at))
+    monkeypatch.setattr(os, "pread", read_at)
+    batches = list(reading.read_task(task, "column", MAX_MSG_SIZE))
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert values(rows[:-1]) == [b"body %d" % number for number in range(len(rows) - 1)]
     assert 0 < len(rows) - 1 < 100
     assert rows[-1]["corruption"].startswith("input/output error: ")
     calls = itertools.count()
     with pytest.raises(CorruptionError, match="input/output error"):
-        list(reading.read_task(task, "fail", MAX_MSG_SIZE, read_at))
+        list(reading.read_task(task, "fail", MAX_MSG_SIZE))
 
 
 def test_an_id_that_is_not_text_does_not_hide_the_message(directory: Path) -> None:
@@ -279,16 +280,17 @@ def test_records_may_end_anywhere_in_a_chunk(directory: Path, monkeypatch: pytes
     assert [row["position"] for row in rows] == positions
 
 
-def test_a_large_file_is_read_in_small_pieces(directory: Path) -> None:
+def test_a_large_file_is_read_in_small_pieces(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_file(directory, 0, *(payload(number, b"x" * 1000) for number in range(10_000)))
-    largest = 0
+    largest, pread = 0, os.pread
 
     def read_at(descriptor: int, count: int, position: int) -> bytes:
         nonlocal largest
         largest = max(largest, count)
-        return os.pread(descriptor, count, position)
+        return pread(descriptor, count, position)
 
     (task,) = plan([os.fspath(directory)])
-    sizes = [batch.nbytes for batch in reading.read_task(task, "fail", MAX_MSG_SIZE, read_at)]
+    monkeypatch.setattr(os, "pread", read_at)
+    sizes = [batch.nbytes for batch in reading.read_task(task, "fail", MAX_MSG_SIZE)]
     assert largest <= 1 << 20 < task.end
     assert max(sizes) < 2 << 20

@@ -13,12 +13,12 @@ from gnsqd.broker.dead_letters import MAX_BATCH, DeadLetters
 from gnsqd.broker.drain import Drain
 from gnsqd.broker.topic import Topic
 from gnsqd.queues.backend import Left
-from gnsqd.queues.journaled import backend_of
+from gnsqd.queues.journal.backend import backend_of
 from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, Build, Fakes, disk_queue_of, eventually, replace_writes, settle, take_all
-from unit.queues.test_journaled import Daemon
+from unit.queues.journal.test_backend import Daemon
 
 
 @pytest.fixture

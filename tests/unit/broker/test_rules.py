@@ -13,7 +13,7 @@ from gnsqd.broker.rules import Rules
 from gnsqd.hub import cooperative
 from gnsqd.queues.message import Message
 from unit.broker.fakes import MINUTE, SECOND, Build, Consumers, FakeConsumer, Fakes, bodies_of, eventually, settle
-from unit.queues.test_journaled import daemons_of
+from unit.queues.journal.test_backend import daemons_of
 
 ORDERED = Rules(ordered=True)
 

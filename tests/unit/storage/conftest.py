@@ -14,7 +14,7 @@ from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
 from gnsqd.storage.syncer import Syncer
-from unit.storage.journal.topics import SEGMENT, Topic
+from unit.queues.journal.topics import SEGMENT, Topic
 
 OpenQueue = Callable[..., DiskQueue]
 OpenTopic = Callable[..., Topic]

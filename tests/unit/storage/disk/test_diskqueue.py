@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from gevent import get_hub
 
+from gnsqd.shared.disk_queue import BUFFER_SIZE, MAX_JOINED
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.disk.diskqueue import DiskQueue
-from gnsqd.storage.disk.reader import BUFFER_SIZE, MAX_JOINED
 from kit.observers import opened
 
 OpenQueue = Callable[..., DiskQueue]
