@@ -1,6 +1,4 @@
 """A backlog does not cost memory: beyond mem-queue-size it is on disk (contrib/docs/memory.md).
-
-`make bench-memory` measures the same with more and larger messages, the real nsqd beside it.
 """
 
 from collections.abc import Callable

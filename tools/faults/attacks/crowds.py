@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 
-from benchmarks.footprint import cpu_share
+from benchmarks.lanes import cpu_share
 from faults.attacks.figures import Attack, Figure, Setting, attempts, running
 from kit.nsq_client import Client
 

@@ -122,6 +122,10 @@ def cancel(daemon: Daemon, _: object) -> None:
     post(daemon, f"/channel/deferred/cancel?{PLACE}&id={listed['messages'][0]['id']}")
 
 
+def scrape(daemon: Daemon, _: object) -> None:
+    assert daemon.http("GET", "/metrics")[0] == 200
+
+
 def view_pages(daemon: Daemon, topics: int) -> None:
     """40 views at once."""
     with ThreadPoolExecutor(40) as threads:
@@ -192,6 +196,7 @@ ATTACKS = (
     freeze("cancel, ordered, 500,000 requeued", 500_000, requeued_in_order, cancel),
     freeze("cancel, ordered, 500,000 requeued, journal", 500_000, requeued_in_order, cancel, JOURNAL),
     freeze("40 views of the page, 3,000 topics", 3_000, with_channel, view_pages, PAGE, topics=True),
+    freeze("/metrics, 10,000 topics", 10_000, with_channel, scrape, topics=True),
     freeze("channel/create, 10,000 topics", 10_000, with_channel, create_channels, real=True, topics=True),
     freeze("MPUB, 1,000,000 tiny messages", 1_000_000, with_channel, MPUB, ON_DISK, real=True),
     freeze(
