@@ -162,7 +162,7 @@ options: ## the pages and files that are made from tables
 # Pictures of gnsqadmin at work, in contrib/docs/screens; those of its page need Chromium, and the ports of `gnsqd --dev`.
 screens: ## the pictures of gnsqadmin
 	@.ci/install .venv dev,browser
-	@.venv/bin/python tools/documents screens web_screens
+	@.venv/bin/python tools/documents --screens
 
 release-check: ## sdist, plain wheel and compiled wheel, each built, installed in an empty environment and started
 	@.ci/release-check

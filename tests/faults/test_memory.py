@@ -1,5 +1,4 @@
-"""A backlog does not cost memory: beyond mem-queue-size it is on disk (contrib/docs/memory.md).
-"""
+"""A backlog does not cost memory: beyond mem-queue-size it is on disk (contrib/docs/memory.md)."""
 
 from collections.abc import Callable
 
