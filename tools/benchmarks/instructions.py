@@ -1,4 +1,4 @@
-"""How many instructions gnsqd executes for a command, counted by callgrind.
+"""Counts the instructions that gnsqd executes for a command, by callgrind.
 
 Counts hardly change from run to run, whatever else the machine does, so they show a change of 1 %, which rates on a
 noisy machine do not. They do not include the kernel, waiting for memory and polling: valgrind, which has to be

@@ -19,7 +19,7 @@ MPUB_BYTES = 4_000_000  # of a backlog; nsqd takes 5 MiB by default
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a program did. Times are seconds; those of single messages are there where they were timed."""
+    """The result of a program. Times are seconds; those of single messages are there where they were timed."""
 
     seconds: float
     published: int

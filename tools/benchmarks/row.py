@@ -1,4 +1,4 @@
-"""What a row is: a procedure on a running daemon, which gives figures and the CPU time that the daemon spent on it."""
+"""A row: a procedure on a running daemon, which gives figures and the CPU time that the daemon spent on it."""
 
 import json
 import math
@@ -14,7 +14,7 @@ FASTEST = 5_000_000  # messages per second, more than any daemon takes
 
 @dataclass(frozen=True)
 class BenchmarkLoad:
-    """How long to load the daemon, and how many messages a backlog has."""
+    """The seconds for which the daemon is loaded, and the messages that a backlog has."""
 
     seconds: float
     stored: int

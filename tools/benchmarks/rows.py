@@ -1,4 +1,4 @@
-"""What is measured: the table ROWS. Bodies have 200 bytes."""
+"""The table ROWS. Bodies have 200 bytes."""
 
 from functools import partial
 

@@ -1,5 +1,5 @@
-"""What a message costs against the number of topics, channels and connections, and what the daemon takes at rest with
-that many of them.
+"""The cost of a message against the number of topics, channels and connections, and of the daemon at rest with that
+many of them.
 
 Cost is the daemon's CPU time, which a busy machine disturbs less than a rate. Each row is a fixed number of messages,
 so all of them take a known time: less than 8 minutes for three daemons.

@@ -162,7 +162,7 @@ class LookupHost:
 
 
 class ClusterClients(Clients):
-    """What happens to the cluster."""
+    """The clients of the cluster, and its troubles."""
 
     def __init__(
         self, nodes: Sequence[ClusterNode], lookups: Sequence[LookupHost], names: NameServer, seed: int, interval: float

@@ -1,4 +1,4 @@
-"""What the clients of a topic know: which messages were published, and which of them each channel delivered and
+"""The knowledge of the clients of a topic: which messages were published, and which of them each channel delivered and
 finished. For every channel holds: what was acknowledged and not finished comes in the end.
 
 A message is a number, which is in its body, and costs some bytes here, so that those of hours fit into memory. Any

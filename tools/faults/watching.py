@@ -1,5 +1,7 @@
-"""What a long run looks at all the time, and how it ends: the memory, open files and greenlets of daemons, and the
-messages of ledgers. Flat is what is no higher in the last tenth of the time than in the second to fifth, by medians."""
+"""Looks at the memory, open files and greenlets of daemons in a long run, and judges its end.
+
+Flat is what is no higher in the last tenth of the time than in the second to fifth, by medians.
+"""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a stream is put through, a row of ROWS each, and how it is counted.
+"""The faults of a stream, a row of ROWS each, and the count of its messages.
 
 Two daemons, a publisher that never stops, a stream from both into a table. Then the faults of the row, each after the
 stream has committed another batch; then the publisher ends, the stream takes what is left, and the files are counted.
