@@ -17,7 +17,7 @@ CACHING := PYTHONDONTWRITEBYTECODE=
 WORKERS := 3
 PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
-.PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-memory bench-scale spark-faults
+.PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-scale spark-faults
 .PHONY: spark-bench spark-example faults attacks differential soak cluster fuzz docs options screens release-check lint types format clean
 
 help: ## this list
@@ -92,14 +92,8 @@ bench: $(PEERS) ## throughput, latency and memory, with the real nsqd in the sam
 	@CC=/bin/false .ci/install .venv-plain dev
 	@.venv/bin/python tools/benchmarks $(FLAGS)
 
-# Peak memory of a backlog of 2 GB, filled and drained; contrib/docs/memory.md has what comes out.
-bench-memory: $(PEERS) ## peak memory of a backlog of 2 GB
-	@.ci/install .venv dev
-	@CC=/bin/false .ci/install .venv-plain dev
-	@.venv/bin/python tools/benchmarks --runs=1 --rows 'memory-*' $(FLAGS)
-
-# What great numbers of topics, channels, connections and messages cost, as a table and as a plot in contrib/docs.
-bench-scale: $(PEERS) ## many topics, channels, connections and messages
+# What great numbers of topics, channels and connections cost, as a table and as a plot in contrib/docs.
+bench-scale: $(PEERS) ## many topics, channels and connections
 	@.ci/install .venv bench
 	@CC=/bin/false .ci/install .venv-plain
 	@.venv/bin/python tools/benchmarks --runs=1 --rows 'scale-*' --plot=contrib/docs/scale.png $(FLAGS)
@@ -168,7 +162,7 @@ options: ## the pages and files that are made from tables
 # Pictures of gnsqadmin at work, in contrib/docs/screens; those of its page need Chromium, and the ports of `gnsqd --dev`.
 screens: ## the pictures of gnsqadmin
 	@.ci/install .venv dev,browser
-	@.venv/bin/python tools/documents screens web_screens
+	@.venv/bin/python tools/documents --screens
 
 release-check: ## sdist, plain wheel and compiled wheel, each built, installed in an empty environment and started
 	@.ci/release-check

@@ -1,4 +1,4 @@
-"""The load generator counts what the daemon counts, and its sink, a server that does no work, keeps to the protocol.
+"""The load generator counts what the daemon counts.
 
 Expected counts come from the statistics of the daemon, ours or the real one, in the same run.
 """
@@ -18,30 +18,16 @@ import pytest
 from kit.certificates import issue
 from kit.daemons import DEADLINE, PEERS, Daemon, eventually
 from kit.nsq_client import Client
-from kit.traffic import DaemonFactory, create, post, wait_for
+from kit.traffic import DaemonFactory, create
 
 pytestmark = pytest.mark.peer
 
 LOAD = str(PEERS / "load")
-BOTH = "move -channel=c -publishers=1 -batch=20 -consumers=1"
 
 
 @pytest.fixture(autouse=True)
 def built(peer_binary: Callable[[str], Path]) -> None:
     peer_binary("load")
-
-
-@pytest.fixture
-def tls(tmp_path: Path) -> list[str]:
-    cert, key = issue("localhost").write(tmp_path / "server")
-    return [f"--tls-cert={cert}", f"--tls-key={key}"]
-
-
-@pytest.fixture
-def sink(tls: list[str], tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon([LOAD, "sink"], tmp_path / "sink", *tls) as daemon:
-        yield daemon
-        daemon.kill()  # it does not obey SIGTERM
 
 
 def command(daemon: Daemon, line: str) -> list[str]:
@@ -119,44 +105,33 @@ def test_topics_are_published_to_in_turn(nsqd: Daemon) -> None:
     assert counts == {f"t{number}": 2 for number in range(300)}
 
 
-def test_deferred_messages_stay_deferred(nsqd: Daemon) -> None:
-    create(nsqd, "t", "c")
-    assert generate(nsqd, "move -for=30s -publishers=1 -window=10 -count=100 -defer=1h")["published"] == 100
-    wait_for(nsqd, "t", "c", deferred_count=100)
-
-
-@pytest.mark.parametrize("layers", [["tls"], ["deflate"], ["snappy"], ["tls", "deflate"], ["tls", "snappy"]])
-def test_connections_are_upgraded(nsqd_factory: DaemonFactory, tls: list[str], layers: list[str]) -> None:
-    nsqd = nsqd_factory(*tls)
-    flags = " ".join(f"-{layer}" for layer in layers)
-    assert generate(nsqd, f"{BOTH} {flags}")["published"] == message_count(nsqd) > 0
-    with holding(nsqd, f"-channel=c -consumers=1 {flags}"):
+def test_connections_are_upgraded(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    cert, key = issue("localhost").write(tmp_path / "server")
+    nsqd = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}")
+    loaded = generate(nsqd, "move -channel=c -publishers=1 -batch=20 -consumers=1 -tls")
+    assert loaded["published"] == message_count(nsqd) > 0
+    with holding(nsqd, "-channel=c -consumers=1 -tls"):
         (client,) = eventually(lambda: nsqd.channel_stats("t", "c").get("clients"), "a client")
-    assert [layer for layer in ("tls", "deflate", "snappy") if client[layer]] == layers
+    assert client["tls"]
 
 
-def test_held_messages_stay_in_flight_and_held_connections_answer_heartbeats(nsqd: Daemon) -> None:
+def test_held_connections_answer_heartbeats(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
-    generate(nsqd, "move -for=30s -publishers=1 -count=30")
-    with holding(nsqd, "-channel=c -consumers=2 -rdy=10 -count=20 -heartbeat=1s") as process:
+    with holding(nsqd, "-channel=c -consumers=2 -rdy=10 -heartbeat=1s") as process:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["consumed"] == 20
-        stats = nsqd.channel_stats("t", "c")
-        assert (stats["in_flight_count"], stats["client_count"], stats["depth"]) == (20, 2, 10)
+        assert process.stdout.readline()
+        assert nsqd.channel_stats("t", "c")["client_count"] == 2
         with Client(nsqd.tcp_address) as silent:
             silent.identify(heartbeat_interval=1000)
             silent.recv_until_closed()
         assert nsqd.channel_stats("t", "c")["client_count"] == 2
 
 
-@pytest.mark.parametrize("mode, consumed", [("trip", 0), ("latency", 40), ("latency -channels=3", 120)])
-def test_single_messages_are_timed(nsqd: Daemon, mode: str, consumed: int) -> None:
-    """Each is received on every channel before the next one is sent."""
-    loaded = generate(nsqd, f"{mode} -channel=c -for=200ms -rate=200 -unbuffered")
+def test_single_messages_are_timed(nsqd: Daemon) -> None:
+    create(nsqd, "t", "c")
+    loaded = generate(nsqd, "trip -for=200ms -rate=200")
     assert 0 < loaded["p50"] <= loaded["p99"] <= loaded["longest"] <= loaded["seconds"]
-    assert (loaded["published"], loaded["consumed"]) == (40, consumed)
-    (topic,) = nsqd.stats("t")["topics"]
-    assert [channel["message_count"] for channel in topic["channels"]] == [40] * (consumed // 40)
+    assert loaded["published"] == message_count(nsqd) == 40
 
 
 def test_a_pause_shows_in_the_times_of_all_messages_that_were_due_meanwhile(nsqd: Daemon) -> None:
@@ -186,14 +161,10 @@ def test_a_pause_shows_in_the_times_of_all_messages_that_were_due_meanwhile(nsqd
         ("move -rdy=0 -consumers=1", "-rdy 0 is less than 1"),
         ("move -tcp=127.0.0.1:1 -publishers=1", "connection refused"),
         ("trip extra", 'what is "extra"?'),
-        ("latency -size=7", "no room"),
-        ("latency -channel=c", "was the channel empty"),
         ("hold -channel=no$ -consumers=1", "E_BAD_CHANNEL"),
     ],
 )
 def test_what_cannot_be_is_reported_in_one_line(nsqd: Daemon, line: str, complaint: str) -> None:
-    create(nsqd, "t", "c")
-    post(nsqd, "/pub?topic=t", b"message")
     done = run(nsqd, line)
     assert (done.returncode, done.stdout) == (1, "")
     (printed,) = done.stderr.splitlines()
@@ -207,29 +178,3 @@ def test_a_daemon_that_goes_away_is_an_error(nsqd: Daemon) -> None:
         assert process.stdout.readline()
         nsqd.kill()
         assert process.wait(DEADLINE) == 1  # its input is still open
-
-
-# The sink
-
-
-@pytest.mark.parametrize("batch", [0, 20])
-def test_sink_gives_consumers_what_was_published_and_no_more(sink: Daemon, batch: int) -> None:
-    loaded = generate(sink, f"move -channel=c -publishers=2 -batch={batch} -consumers=4 -channels=2 -rdy=50")
-    assert 2 * loaded["published"] - 2 * 50 * 4 <= loaded["consumed"] <= 2 * loaded["published"]
-
-
-def test_sink_counts_what_is_published_over_http(sink: Daemon) -> None:
-    create(sink, "t", "c")
-    batches = [generate(sink, f"move -publishers=2 -batch={batch} -http={{http}}") for batch in (0, 20)]
-    assert sink.channel_stats("t", "c")["depth"] == sum(loaded["published"] for loaded in batches) > 0
-
-
-def test_sink_sends_what_was_published_last(sink: Daemon) -> None:
-    loaded = generate(sink, "latency -channel=c -rate=200")
-    assert loaded["consumed"] == 20
-    assert 0 < loaded["p50"] < loaded["seconds"]
-
-
-@pytest.mark.parametrize("layer", ["tls", "deflate", "snappy"])
-def test_sink_upgrades(sink: Daemon, layer: str) -> None:
-    assert generate(sink, f"{BOTH} -{layer}")["published"] > 0

@@ -1,4 +1,4 @@
-"""A Containerfile taken apart: its stages, and in each the instructions with their arguments.
+"""A Containerfile taken apart: its stages, and in each the instructions with their arguments; and the compose files.
 
 As far as contrib/container goes: lines that end in a backslash go on, `#` begins a comment line, and an argument that
 begins with `[` is the exec form, a JSON list.
@@ -8,17 +8,18 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DIRECTORY = ROOT / "contrib" / "container"
 
 
 @dataclass
-class Stage:
-    """`base` as FROM has it, and the (instruction, argument) pairs that follow."""
+class BuildStage:
+    """The (instruction, argument) pairs after FROM."""
 
-    base: str
-    name: str
     instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def all(self, instruction: str) -> list[str]:
@@ -28,30 +29,24 @@ class Stage:
         return self.all(instruction)[-1]
 
 
-def read(path: Path = DIRECTORY / "Containerfile") -> tuple[dict[str, str], list[Stage]]:
-    """The arguments before the first stage with their defaults, and the stages."""
-    text = re.sub(r"^#.*\n", "", path.read_text("utf-8"), flags=re.MULTILINE)
+def read() -> list[BuildStage]:
+    """Returns the stages; arguments before the first one are left out."""
+    text = re.sub(r"^#.*\n", "", (DIRECTORY / "Containerfile").read_text("utf-8"), flags=re.MULTILINE)
     text = re.sub(r"\\\n\s*", "", text)
-    arguments: dict[str, str] = {}
-    stages: list[Stage] = []
+    stages: list[BuildStage] = []
     for line in text.splitlines():
         if not line.strip():
             continue
         instruction, _, argument = line.partition(" ")
         if instruction == "FROM":
-            base, _, name = argument.partition(" AS ")
-            stages.append(Stage(base, name))
-        elif not stages:
-            assert instruction == "ARG", line
-            key, _, value = argument.partition("=")
-            arguments[key] = value
-        else:
+            stages.append(BuildStage())
+        elif stages:
             stages[-1].instructions.append((instruction, argument.strip()))
-    return arguments, stages
+    return stages
 
 
 def exec_form(argument: str) -> list[str]:
-    """The words of a command that no shell takes apart; AssertionError for the shell form."""
+    """Returns the words of a command that no shell takes apart; raises AssertionError for the shell form."""
     words = json.loads(argument)
     assert isinstance(words, list)
     assert all(isinstance(word, str) for word in words)
@@ -59,7 +54,12 @@ def exec_form(argument: str) -> list[str]:
 
 
 def health_check() -> list[str]:
-    """The command of the last stage's HEALTHCHECK."""
-    options, _, command = read()[1][-1].last("HEALTHCHECK").partition("CMD ")
+    """Returns the command of the last stage's HEALTHCHECK."""
+    options, _, command = read()[-1].last("HEALTHCHECK").partition("CMD ")
     assert "--timeout=" in options
     return exec_form(command)
+
+
+def services(file: str = "compose.yaml") -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = yaml.safe_load((DIRECTORY / file).read_text("utf-8"))["services"]
+    return found

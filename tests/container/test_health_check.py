@@ -11,14 +11,13 @@ import pytest
 
 from container.containerfile import DIRECTORY
 from kit.daemons import free_port
-from web.app import WebProcess
 
 SCRIPT = (DIRECTORY / "healthcheck").read_text("utf-8")
 
 
 @contextmanager
 def answering(status: int) -> Iterator[int]:
-    """Something that answers each request with this status; its port."""
+    """Answers each request with this status; yields the port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -64,13 +63,6 @@ def test_whatever_listens_must_answer(
     script.write_text(text.replace('"4171', f'"{ports[page]}'))
     script.chmod(0o755)
     assert subprocess.run([script]).returncode == code
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "0.0.0.0:0"])
-def test_the_page_alone_is_healthy(tmp_path: Path, address: str) -> None:
-    with WebProcess(tmp_path, "--nsqd-http-address=127.0.0.1:1", f"--http-address={address}") as web:
-        check = f"{web.address.rpartition(':')[2]}/ping"
-        assert subprocess.run([DIRECTORY / "healthcheck", check]).returncode == 0
 
 
 def test_all_that_is_named_must_answer(ports: dict[str, int]) -> None:

@@ -48,7 +48,7 @@ SOURCES = [
     if path != Path(__file__)
 ]
 # Where docstrings are judged.
-SENTENCES = [ROOT / part for part in ("gnsqd", "contrib/gnsq_pipeline", "contrib/pyspark_nsq", "tests/spark")]
+SENTENCES = [ROOT / part for part in ("gnsqd", "contrib/gnsq_pipeline", "contrib/pyspark_nsq", "tests/spark", "tools", ".ci")]
 WRITTEN = [page for page in PAGES if page != DOCS / "NSQD-COMPAT.md"]
 
 each_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.stem))

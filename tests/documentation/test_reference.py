@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import click
 import pytest
@@ -14,23 +15,12 @@ from gnsqd.options import LOOKUPD_OPTIONS, OPTIONS
 
 FLAGS = {option.flag for option in OPTIONS if option.flag} | {"help"}
 LOOKUPD_FLAGS = {option.flag for option in LOOKUPD_OPTIONS} | {"help"}
-WRITER = load_writer("write_reference")
+WRITER, TABLE = load_writer("write_reference"), load_writer("table")
 
 
-@pytest.mark.parametrize("name", WRITER.TABLES)
-def test_page_is_what_the_tables_give(name: str) -> None:
-    text = (DOCS / name).read_text("utf-8")
-    assert text == WRITER.page(name, text), "run `make options`"
-
-
-def test_page_about_spark_is_what_its_tables_give() -> None:
-    text = (DOCS / "spark.md").read_text("utf-8")
-    assert text == load_writer("write_spark").page(text), "run `make options`"
-
-
-def test_speed_is_what_was_measured() -> None:
-    for path, text in load_writer("write_performance").pages().items():
-        assert path.read_text("utf-8") == text, f"{path.name}: run `make options`"
+@pytest.mark.parametrize("document", TABLE.DOCUMENTS, ids=lambda path: path.name)
+def test_document_is_what_the_tables_give(document: Path) -> None:
+    assert document.read_text("utf-8") == TABLE.written(document), "run `make options`"
 
 
 def test_api_of_nsqlookupd_is_documented() -> None:

@@ -1,7 +1,4 @@
-"""A backlog does not cost memory: beyond mem-queue-size it is on disk (contrib/docs/memory.md).
-
-`make bench-memory` measures the same with more and larger messages, the real nsqd beside it.
-"""
+"""A backlog does not cost memory: beyond mem-queue-size it is on disk (contrib/docs/memory.md)."""
 
 from collections.abc import Callable
 

@@ -14,6 +14,4 @@ import (
 	_ "github.com/nsqio/nsq/apps/nsqd"
 	_ "github.com/nsqio/nsq/apps/nsqlookupd"
 	_ "github.com/nsqio/nsq/apps/to_nsq"
-	_ "github.com/nsqio/nsq/bench/bench_reader"
-	_ "github.com/nsqio/nsq/bench/bench_writer"
 )

@@ -9,19 +9,18 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import floor, report
+from benchmarks import report
 from benchmarks.harness import Harness, RowResult
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, Lane
-from benchmarks.programs import GENERATOR
-from benchmarks.row import Load, Row
+from benchmarks.row import BenchmarkLoad, BenchmarkRow
 from benchmarks.rows import ROWS
 from kit.certificates import issue
 from kit.daemons import PEERS, raise_file_limit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, 1 with a line on stderr for each comparison that is not possible or figure that is more than
-    promised, 130 on Ctrl-C. What other rows have measured is not lost with one that fails."""
+    """Returns the exit code: 1 with a line on stderr for each comparison that is not possible, 130 on Ctrl-C. What
+    other rows have measured is not lost with one that fails."""
     arguments = parser().parse_args(argv)
     raise_file_limit()
     results: list[RowResult] = []
@@ -32,16 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         lanes = find_lanes(arguments)
         with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
             certificate = issue("localhost").write(Path(directory) / "server")
-            load = Load(arguments.seconds, arguments.backlog, certificate)
-            sink = Lane.parse("sink", f"{GENERATOR} sink")
-            alone = floor.compiled(Path(directory)) if arguments.floor else None
-            harness = Harness(lanes, sink, alone, arguments.runs, load, print_progress)
+            load = BenchmarkLoad(arguments.seconds, arguments.backlog, certificate)
+            harness = Harness(lanes, arguments.runs, load, print_progress)
             for row in rows:
                 try:
                     results += harness.run(row)
                 except (BenchmarkError, OSError) as error:
                     failures.append(error)
-        failures += [line for result in results for line in result.beyond_limits()]
         if results:
             print(report.markdown(results, load))
             if arguments.json:
@@ -58,8 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-def select(patterns: Sequence[str]) -> list[Row]:
-    """The rows whose names match one of the patterns, in the order of the table; BenchmarkError if one matches none."""
+def select(patterns: Sequence[str]) -> list[BenchmarkRow]:
+    """Returns the rows whose names match one of the patterns, in the order of the table; raises BenchmarkError if a
+    pattern matches none."""
     names = [row.name for row in ROWS]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
@@ -73,13 +70,12 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python tools/benchmarks", description="Compare gnsqd with the real nsqd.")
     add = result.add_argument
     add("--runs", type=positive, default=5, metavar="N", help="of each row and daemon (%(default)s)")
-    add("--seconds", type=seconds, default=3, metavar="N", help="that bench programs run (%(default)s)")
+    add("--seconds", type=seconds, default=3, metavar="N", help="that a load runs (%(default)s)")
     add("--backlog", type=positive, default=1_000_000, metavar="N", help="messages that a backlog has (%(default)s)")
     usual = ", ".join(row.name for row in ROWS if not row.apart)
     others = ", ".join(row.name for row in ROWS if row.apart)
-    add("--rows", nargs="+", default=[], metavar="PATTERN", help=f"those called so, like '*-consume', of {usual} (all "
+    add("--rows", nargs="+", default=[], metavar="PATTERN", help=f"those called so, like 'both*', of {usual} (all "
         f"of these), {others}")  # fmt: skip
-    add("--floor", action="store_true", help="also a server without work on gevent's loop, for rows that it can serve")
     add("--json", type=Path, metavar="FILE", help="write every run to FILE")
     add("--plot", type=Path, metavar="FILE", help="draw the rows scale-* to FILE, a PNG; needs matplotlib")
     add("--real", default=str(PEERS / "nsqd"), metavar="CMD", help="the real nsqd (%(default)s)")
@@ -109,7 +105,8 @@ def load_plot() -> Callable[[Sequence[RowResult], Path], None]:
 
 
 def find_lanes(arguments: argparse.Namespace) -> list[Lane]:
-    """The real nsqd and each of ours that is there and built as its name requires; logs which is left out, and why."""
+    """Returns the real nsqd and each of ours that is there and built as its name requires; logs which is left out, and
+    why."""
     try:
         lanes = [Lane.parse("nsqd", arguments.real)]
     except BenchmarkError as error:

@@ -1,4 +1,4 @@
-"""How many instructions gnsqd executes for a command, counted by callgrind.
+"""Counts the instructions that gnsqd executes for a command, by callgrind.
 
 Counts hardly change from run to run, whatever else the machine does, so they show a change of 1 %, which rates on a
 noisy machine do not. They do not include the kernel, waiting for memory and polling: valgrind, which has to be
@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError
 from benchmarks.programs import ON_CHANNEL, generator, run_to_end
 from benchmarks.queues import create_channel
-from benchmarks.row import Load, Measurement, procedure
+from benchmarks.row import BenchmarkLoad, Measurement, procedure
 from kit.daemons import Daemon, interpreter
 
 PATIENCE = 600.0  # seconds for a load
@@ -33,8 +33,8 @@ LOADS: dict[str, tuple[list[str], int]] = {
 
 
 @procedure
-def instructions(running: Daemon, load: Load, name: str) -> Measurement:
-    """Of another daemon than the one that runs meanwhile: with its interpreter and flags, in valgrind."""
+def instructions(running: Daemon, load: BenchmarkLoad, name: str) -> Measurement:
+    """Counts those of another daemon than the one that runs meanwhile: with its interpreter and flags, in valgrind."""
     flags, batch = LOADS[name]
     commands = max(load.stored // 1000, 1)
     if shutil.which("valgrind") is None:
@@ -65,7 +65,7 @@ def control(daemon: Daemon, *what: str) -> None:
 
 
 def total(path: Path) -> int:
-    """The instructions since the last dump."""
+    """Returns the instructions since the last dump."""
     found = re.search(r"^(?:totals|summary): (\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
         raise BenchmarkError(f"callgrind wrote no total to {path}")

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ class Lane:
 
     @classmethod
     def parse(cls, name: str, command: str) -> "Lane":
-        """The lane behind a shell-quoted command line; BenchmarkError if its program is not there."""
+        """Returns the lane for a shell-quoted command line; raises BenchmarkError if its program is not there."""
         words = shlex.split(command)
         program = shutil.which(words[0]) if words else None
         if program is None:
@@ -47,8 +48,8 @@ class Lane:
 
     @contextlib.contextmanager
     def running(self, *flags: str, prepare: Callable[[Path], object] | None = None) -> Iterator[Daemon]:
-        """A fresh daemon of this lane on a data path that `prepare` makes, else an empty one; AssertionError if it does
-        not serve."""
+        """Runs a daemon of this lane on a new data path, which `prepare` may fill; raises AssertionError if it does not
+        serve."""
         with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
             daemon = Daemon(self.command, Path(directory) / "data", *flags)
             if prepare is not None:
@@ -60,19 +61,21 @@ class Lane:
                 daemon.kill()
 
     def build(self) -> str | None:
-        """How the lane's program reports that it was built, `compiled` or `plain`; None from the real nsqd."""
+        """Asks the lane's program how it was built, `compiled` or `plain`; returns None for the real nsqd."""
         with self.running() as daemon:
             _, _, body = daemon.http("GET", "/metrics")
         found = re.search(rb'^gnsqd_build_info\{.*lane="(\w+)"', body, re.MULTILINE)
         return found[1].decode() if found else None
 
 
-def is_ours(daemon: Daemon) -> bool:
-    """Whether it is a gnsqd: nsqd has no /metrics."""
-    return daemon.http("GET", "/metrics")[0] == 200
-
-
 def cpu_seconds(daemon: Daemon) -> float:
-    """User and system time of all threads that `daemon` has, so far (/proc/PID/task/TID/schedstat)."""
+    """Returns user and system time of all threads that `daemon` has, so far (/proc/PID/task/TID/schedstat)."""
     threads = Path(f"/proc/{daemon.pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text(encoding="utf-8").split()[0]) for thread in threads) / 1e9
+
+
+def cpu_share(daemon: Daemon, seconds: float) -> float:
+    """Returns the share of one CPU that the daemon uses in the next `seconds`."""
+    before, began = cpu_seconds(daemon), time.monotonic()
+    time.sleep(seconds)
+    return (cpu_seconds(daemon) - before) / (time.monotonic() - began)

@@ -20,7 +20,7 @@ DOTS_PER_INCH = 80
 
 
 def draw(results: Sequence[RowResult], path: Path) -> None:
-    """Writes a PNG. Raises OSError."""
+    """Writes a PNG; raises OSError."""
     by_name = {result.row.name: result for result in results}
     size = (INCHES[0] * len(DIMENSIONS), INCHES[1] * len(LABELS))
     figure, panels = pyplot.subplots(len(LABELS), len(DIMENSIONS), figsize=size, squeeze=False, layout="constrained")

@@ -17,7 +17,7 @@ MOST_COMMANDS = 50_000  # a second, on one connection
 
 
 def connections() -> int:
-    """How many connections nsq's bench programs open, and so do most rows: GOMAXPROCS."""
+    """Returns the number of connections of most rows: one per CPU."""
     return len(os.sched_getaffinity(0))
 
 
@@ -36,8 +36,8 @@ def create_channel(daemon: Daemon) -> None:
 
 
 def fetch_memory(seconds: float, at_once: int) -> None:
-    """Touch as much memory as messages may take in `seconds`, of which `at_once` wait for an answer, and release it, so
-    that every daemon which then fills its own finds the same.
+    """Touches as much memory as messages may take in `seconds`, of which `at_once` wait for an answer, and releases it,
+    so that every daemon which then fills its own finds the same.
 
     A virtual machine gives free pages back to its host within seconds, and the first process to touch them again waits
     for the host, seven times as long as for clearing a page.
@@ -50,11 +50,11 @@ def fetch_memory(seconds: float, at_once: int) -> None:
 
 
 def wait_for_channel(daemon: Daemon, **figures: int) -> None:
-    """Until the statistics of the channel have these, such as `depth=3`."""
+    """Waits until the statistics of the channel have these, such as `depth=3`."""
     condition = f"a channel with {figures}"
     eventually(lambda: figures.items() <= channel_stats(daemon).items(), condition, SETTLE_SECONDS)
 
 
 def wait_for_topic(daemon: Daemon, topic: str = TOPIC) -> None:
-    """Until the topic has handed everything to its channels: that is also work on these messages."""
+    """Waits until the topic has passed everything to its channels: that is also work on these messages."""
     eventually(lambda: topic_stats(daemon, topic)["depth"] == 0, "topic is empty", SETTLE_SECONDS)

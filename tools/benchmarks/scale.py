@@ -1,8 +1,8 @@
-"""What a message costs against the number of topics, channels, consumers, connections, and of messages in flight and
-deferred; and what the daemon takes at rest with that many of them.
+"""The cost of a message against the number of topics, channels and connections, and of the daemon at rest with that
+many of them.
 
 Cost is the daemon's CPU time, which a busy machine disturbs less than a rate. Each row is a fixed number of messages,
-so all of them take a known time: less than 15 minutes for three daemons.
+so all of them take a known time: less than 8 minutes for three daemons.
 """
 
 import contextlib
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks import queues
-from benchmarks.footprint import cpu_share
-from benchmarks.lanes import cpu_seconds
-from benchmarks.programs import ON_CHANNEL, fill, generate_all, holding
+from benchmarks.lanes import cpu_seconds, cpu_share
+from benchmarks.programs import ON_CHANNEL, generate_all, holding
 from benchmarks.queues import CHANNEL, TOPIC
-from benchmarks.row import MEGABYTES, MICROSECONDS, PERCENT, Load, Measurement, Row, write_topics
+from benchmarks.row import MEGABYTES, MICROSECONDS, PERCENT, BenchmarkLoad, BenchmarkRow, Measurement, write_topics
 from kit.daemons import Daemon
 from kit.observers import resident_bytes
 
@@ -45,15 +44,15 @@ class Dimension:
     of_topics: bool = False
     of_channels: bool = False
 
-    def row(self, count: int) -> Row:
+    def row(self, count: int) -> BenchmarkRow:
         topics = numbered(TOPIC, count if self.of_topics else 1)
         channels = numbered(CHANNEL, count if self.of_channels else 1)
 
-        def mem_queue_size(load: Load) -> int:
-            """Everything in memory, but no more of it than that: nsqd makes its queues at full size."""
+        def mem_queue_size(load: BenchmarkLoad) -> int:
+            """Returns room for everything in memory, and no more than that: nsqd makes its queues at full size."""
             return 2 * messages(load) // len(topics) + (count if len(topics) == 1 else 100)
 
-        def measure(daemon: Daemon, load: Load) -> Measurement:
+        def measure(daemon: Daemon, load: BenchmarkLoad) -> Measurement:
             with self.present(daemon, count):
                 rest = min(cpu_share(daemon, REST_SECONDS) for _ in range(2))
                 memory = resident_bytes(daemon)
@@ -61,25 +60,24 @@ class Dimension:
             parts = dict(zip(FIGURES, (spent / moved * 1e6, 100 * rest, memory / 1e6), strict=True))
             return Measurement(parts=parts)
 
-        return Row(
+        return BenchmarkRow(
             f"scale-{self.name.replace(' ', '-')}-{count}",
             f"{self.what}, {count:,} {self.name}",
             measure,
             mem_queue_size,
             parts=FIGURES,
-            flags=(f"--max-rdy-count={max(MILLION)}", "--msg-timeout=15m"),
             prepare=partial(write_topics, topics=topics, channels=channels),
             apart=True,
         )
 
 
-def messages(load: Load) -> int:
-    """That a row moves: 200,000 where a backlog has its usual size."""
+def messages(load: BenchmarkLoad) -> int:
+    """Returns the number of messages that a row moves: 200,000 where a backlog has its usual size."""
     return load.stored // 5
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """The names that the load generator uses."""
+    """Returns the names that the load generator uses."""
     return [name] if count == 1 else [f"{name}{number}" for number in range(count)]
 
 
@@ -95,56 +93,23 @@ def to_channels(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
     return loaded.published * count, cpu_seconds(daemon) - loaded.before
 
 
-def to_consumers(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
-    """RDY 1, so that every message is sent by itself however many consumers there are."""
-    flags = ("-publishers=1", "-batch=20", f"-consumers={count}", "-rdy=1")
-    loaded = generate_all(daemon, messages // 4, ON_CHANNEL, *flags)
-    return loaded.consumed, loaded.after - loaded.before
-
-
 def through(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
     loaded = generate_all(daemon, messages, ON_CHANNEL, "-publishers=1", "-batch=20", "-consumers=1")
     return loaded.consumed, loaded.after - loaded.before
 
 
-def defer(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
-    """More of them."""
-    before = queues.channel_stats(daemon)["deferred_count"]
-    loaded = generate_all(daemon, messages // 4, "-publishers=1", "-window=100", "-defer=1h")
-    queues.wait_for_channel(daemon, deferred_count=before + loaded.published)
-    return loaded.published, cpu_seconds(daemon) - loaded.before
-
-
 @contextlib.contextmanager
 def with_connections(daemon: Daemon, count: int) -> Iterator[None]:
-    """Consumers of another topic, which nothing is published to."""
+    """Connects consumers of another topic, which nothing is published to."""
     with holding(daemon, "-topic=idle", ON_CHANNEL, f"-consumers={count}", "-rdy=1"):
         yield
 
 
-@contextlib.contextmanager
-def with_in_flight(daemon: Daemon, count: int) -> Iterator[None]:
-    """They are all another consumer's."""
-    fill(daemon, count)
-    with holding(daemon, ON_CHANNEL, "-consumers=1", f"-rdy={count}", f"-count={count}"):
-        yield
-
-
-@contextlib.contextmanager
-def with_deferred(daemon: Daemon, count: int) -> Iterator[None]:
-    defer(daemon, 0, 4 * count)
-    yield
-
-
 DECADES = (1, 10, 100, 1000)
-MILLION = (1, 100, 10_000, 100_000, 1_000_000)
 
 DIMENSIONS = (
     Dimension("topics", "PUBs to topics in turn", (*DECADES, 10_000), to_topics, of_topics=True),
     Dimension("channels", "each channel's copy of a message", DECADES, to_channels, of_channels=True),
-    Dimension("consumers", "to consumers of one channel, RDY 1", (*DECADES, 5000), to_consumers),
     Dimension("connections", "beside idle connections", (*DECADES, 5000), through, with_connections),
-    Dimension("in flight", "beside messages in flight", MILLION, through, with_in_flight),
-    Dimension("deferred", "DPUBs beside deferred messages", MILLION, defer, with_deferred),
 )
 SCALE = tuple(dimension.row(count) for dimension in DIMENSIONS for count in dimension.counts)

@@ -1,16 +1,28 @@
-"""`python tools/documents [NAME...]`: writes the parts of documents that are made from tables of the program and of
-other documents: all of them, or those of some modules of this directory. `make options` runs it; tests compare."""
+"""`python tools/documents`: writes the parts of documents that are made from tables of the program and of other
+documents."""
 
+import argparse
 import sys
-from importlib import import_module
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parents[1]
 sys.path[:1] = [str(TOOLS), str(TOOLS.with_name("tests"))]
 
-# `screens` and `web_screens` take two minutes
-NAMES = ("options", "gnsqadmin", "spark", "reference", "performance")
+from documents.table import DOCUMENTS, written  # noqa: E402
 
-for name in sys.argv[1:] or NAMES:
-    for path, content in import_module(f"documents.write_{name}").pages().items():
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+parser = argparse.ArgumentParser(prog="python tools/documents", description=__doc__)
+parser.add_argument("--check", action="store_true", help="write nothing: name documents that would change")
+parser.add_argument("--screens", action="store_true", help="write the pictures of gnsqadmin instead, in minutes")
+arguments = parser.parse_args()
+changed: dict[Path, bytes] = {}
+if arguments.screens:
+    from documents import write_screens, write_web_screens  # here, because only these need Chromium
+
+    changed = write_screens.pictures() | write_web_screens.pictures()
+else:
+    texts = {document: written(document).encode() for document in DOCUMENTS}
+    changed = {document: text for document, text in texts.items() if text != document.read_bytes()}
+if arguments.check:
+    sys.exit("\n".join(map(str, changed)) or 0)
+for document, content in changed.items():
+    document.write_bytes(content)

@@ -1,38 +1,29 @@
-"""Generates the list of commands in contrib/docs/gnsqadmin.md from the program itself, and the reference of all of them
-for the site. The rest of the page is written by hand. `make options` runs it; a test compares."""
+"""Writes the list of commands in contrib/docs/gnsqadmin.md from the program itself, and the reference of all of them
+for the site."""
 
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
-from documents.marks import DOCS, escaped, replaced, table
+from documents.marks import escaped, table
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.command_base import AdminCommand
 from nsqadmin_cli.commands import SECTIONS
 
-PAGE = DOCS / "gnsqadmin.md"
 
-
-def page(text: str) -> str:
-    """The page with an updated list of commands."""
+def command_list(_: str) -> str:
     rows = [[f"`{entry.words}`", escaped(entry.summary)] for entries in SECTIONS.values() for entry in entries]
-    return replaced(text, "commands", table(["Command", ""], rows))
+    return table(["Command", ""], rows)
 
 
 def reference() -> str:
-    """Every command with its options, examples and keys of JSON, as Markdown."""
+    """Describes every command with its options, examples and keys of JSON, in Markdown."""
     return "\n".join(_commands()) + "\n"
 
 
-def pages() -> dict[Path, str]:
-    """Every file that is written, with its text."""
-    return {PAGE: page(PAGE.read_text("utf-8"))}
-
-
 def all_commands() -> dict[str, AdminCommand]:
-    """Every command by its words, in the order of help."""
+    """Returns every command by its words, in the order of help."""
     found: dict[str, AdminCommand] = {}
     ctx = click.Context(cli, info_name="gnsqadmin")
     for entries in SECTIONS.values():
@@ -97,7 +88,7 @@ def _anchor(heading: str) -> str:
 
 
 def _text(command: click.Command) -> str:
-    """The help, one line per paragraph."""
+    """Returns the help, one line per paragraph."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     return "\n\n".join(escaped(" ".join(paragraph.split())) for paragraph in paragraphs)
 

@@ -1,21 +1,14 @@
-"""Generates the documentation of options from their tables in `gnsqd.options`: the example config files, and the tables
-in the pages. `make options` runs it; a test compares."""
+"""Writes the documentation of options from their tables in `gnsqd.options`: the example config files, and the tables in
+the pages."""
 
 import re
 import textwrap
-from pathlib import Path
 
-from documents.marks import ROOT, replaced, table
+from documents.marks import table
 from gnsqd.gotext import format_duration, quote
 from gnsqd.options import LOOKUPD_OPTIONS, OPTIONS, TLS_VERSIONS, Kind, Option
 
-CONTRIB = ROOT / "contrib"
-
-# For each daemon its table, and the page that shows it.
-DAEMONS = {
-    "nsqd": (OPTIONS, CONTRIB / "docs" / "options.md"),
-    "nsqlookupd": (LOOKUPD_OPTIONS, CONTRIB / "docs" / "lookupd.md"),
-}
+DAEMONS = {"nsqd": OPTIONS, "nsqlookupd": LOOKUPD_OPTIONS}
 
 HEAD = """\
 # A config file for g{daemon}, read with --config: every key with its default. A flag overrides its key.
@@ -38,14 +31,8 @@ _TYPES = {
 }
 
 
-def example(daemon: str) -> Path:
-    """The config file."""
-    return CONTRIB / f"{daemon}.cfg.example"
-
-
-def config_example(daemon: str) -> str:
-    """The text of the file."""
-    rows = [option for option in DAEMONS[daemon][0] if option.cfg]
+def config_example(daemon: str, _: str) -> str:
+    rows = [option for option in DAEMONS[daemon] if option.cfg]
     theirs = "".join(_entry(option) for option in rows if not option.ours)
     ours = "".join(_entry(option) for option in rows if option.ours)
     return HEAD.format(daemon=daemon) + theirs + OURS.format(daemon=daemon) + ours
@@ -74,13 +61,11 @@ def _toml(kind: Kind, value: object) -> str:
             return str(value)
 
 
-def page(daemon: str, text: str) -> str:
-    """The page with updated tables; the text around them is kept."""
-    flags = sorted((option for option in DAEMONS[daemon][0] if option.flag), key=lambda option: option.flag)
-    for name, ours in ((daemon, False), (f"g{daemon}", True)):
-        rows = (_row(option) for option in flags if option.ours == ours)
-        text = replaced(text, name, table(("Flag", "Config key", "Type", "Default", ""), rows))
-    return text
+def option_rows(daemon: str, _: str, *, ours: bool) -> str:
+    """Writes the table of the real daemon's options, or of `ours`."""
+    options = sorted(DAEMONS[daemon], key=lambda option: option.flag)
+    rows = [_row(option) for option in options if option.flag and option.ours == ours]
+    return table(("Flag", "Config key", "Type", "Default", ""), rows)
 
 
 def _row(option: Option) -> tuple[str, ...]:
@@ -94,9 +79,3 @@ def _row(option: Option) -> tuple[str, ...]:
         meaning += f"; can be changed at run time by `PUT /config/{option.cfg}`"
     key = f"`{option.cfg}`" if option.cfg else ""
     return f"`--{option.flag}`", key, _TYPES.get(option.kind, "string"), default, meaning
-
-
-def pages() -> dict[Path, str]:
-    """Every file that is written, with its text."""
-    files = {example(daemon): config_example(daemon) for daemon in DAEMONS}
-    return files | {path: page(daemon, path.read_text("utf-8")) for daemon, (_, path) in DAEMONS.items()}

@@ -1,13 +1,14 @@
-"""Writes the tables of three pages in contrib/docs from the program: http.md from the routes, tcp.md from the commands,
-metrics.md from the statistics. The program gives the rows and what it determines in them. Other words stand in the
-tables and are kept: a row that the table lacks is an error, until somebody writes it. `make options` runs it; a test
-compares."""
+"""Writes the tables of three reference pages in contrib/docs from the program: http.md from the routes, tcp.md from the
+commands, metrics.md from the statistics.
+
+The program gives the rows and what it determines in them. Other words stand in the tables and are kept: a row that the
+table lacks is an error, until somebody writes it.
+"""
 
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-from documents.marks import DOCS, ROOT, cells, part, replaced, table
+from documents.marks import ROOT, cells, table
 from gnsqd.broker.environment import ClientStats
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.observe.stats import CLIENT_FIELDS, STAT_FIELDS, StatField, metric_fields
@@ -20,24 +21,8 @@ from gnsqd.wire.identify import Identify
 Words = dict[str, list[str]]  # the cells of each row, by the first word in code of the first one
 
 
-def page(name: str, text: str) -> str:
-    """The page with updated tables; the text around them is kept. ValueError for a row without words."""
-    for place, written in TABLES[name].items():
-        words = {row[0].strip("`"): row for row in cells(part(text, place))}
-        try:
-            text = replaced(text, place, written(words))
-        except KeyError as error:
-            raise ValueError(f"{name} has no row for {error} in its table of {place}") from None
-    return text
-
-
-def pages() -> dict[Path, str]:
-    """Every file that is written, with its text."""
-    return {DOCS / name: page(name, (DOCS / name).read_text("utf-8")) for name in TABLES}
-
-
 def http_errors() -> dict[str, set[str]]:
-    """Every code that an answer can have, with its statuses."""
+    """Returns every code that an answer can have, with its statuses."""
     found: dict[str, set[str]] = {}
     for status, code in re.findall(r"(\d+) (\w+)", ",".join([GENERAL_ERRORS, *(route.errors for route in ROUTES)])):
         found.setdefault(code, set()).add(status)
@@ -45,7 +30,7 @@ def http_errors() -> dict[str, set[str]]:
 
 
 def wire_errors() -> set[str]:
-    """Every code that an error frame can have."""
+    """Returns every code that an error frame can have."""
     sources = "".join(path.read_text("utf-8") for path in sorted((ROOT / "gnsqd" / "wire").glob("*.py")))
     names = (spec.name for spec in protocol_commands() if spec.publishes)
     return {*re.findall(r'"(E_[A-Z_]+)\b', sources), *(f"E_{name}_FAILED" for name in names)}
@@ -110,7 +95,7 @@ def _series(words: Words) -> str:
 
 
 def metric(level: str, field: StatField) -> str:
-    """Its name in Prometheus."""
+    """Returns its name in Prometheus."""
     return f"gnsqd_{level}_{field.metric}{'_total' if field.kind.value == 'counter' else ''}"
 
 
@@ -119,13 +104,28 @@ def _keys(names: Iterable[str]) -> Callable[[Words], str]:
     return lambda words: table(["Key", "Meaning"], [(words | known)[name] for name in names])
 
 
+def _kept_words(name: str, mark: str, write: Callable[[Words], str]) -> Callable[[str], str]:
+    """Returns a function that writes a table with the words of the present one; it raises ValueError for a row that
+    has none."""
+
+    def written(text: str) -> str:
+        try:
+            return write({row[0].strip("`"): row for row in cells(text)})
+        except KeyError as error:
+            raise ValueError(f"{name} has no row for {error} in its table of {mark}") from None
+
+    return written
+
+
 _LABELS = {"topic": "topic", "channel": "topic, channel"}
-TABLES: dict[str, dict[str, Callable[[Words], str]]] = {
-    "http.md": {"routes": _endpoints, "errors": _http_errors},
-    "tcp.md": {"commands": _commands, "settings": _settings, "errors": _wire_errors},
-    "metrics.md": {
-        "series": _series,
-        "clients": _keys(ClientStats.names),
-        "memory": _keys(MemoryStats().row()),
-    },
+_TABLES: dict[tuple[str, str], Callable[[Words], str]] = {
+    ("http.md", "routes"): _endpoints,
+    ("http.md", "errors"): _http_errors,
+    ("tcp.md", "commands"): _commands,
+    ("tcp.md", "settings"): _settings,
+    ("tcp.md", "errors"): _wire_errors,
+    ("metrics.md", "series"): _series,
+    ("metrics.md", "clients"): _keys(ClientStats.names),
+    ("metrics.md", "memory"): _keys(MemoryStats().row()),
 }
+TABLES = {(name, mark): _kept_words(name, mark, write) for (name, mark), write in _TABLES.items()}

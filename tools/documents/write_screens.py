@@ -1,5 +1,5 @@
 """Writes the pictures of gnsqadmin in contrib/docs/screens: it starts two nodes, gives them work, runs gnsqadmin on a
-terminal and keeps what that shows as SVG. `make screens` runs it."""
+terminal and keeps what that shows as SVG."""
 
 import contextlib
 import fcntl
@@ -34,8 +34,8 @@ _CELL = 12.2  # how wide rich makes a letter
 _TEXT = re.compile(r'(<text class="[^"]*" x=")([\d.]+)("[^>]*? textLength=")([\d.]+)("[^>]*>)((?:&#160;)+)')
 
 
-class Picture(NamedTuple):
-    """What is typed, on how large a terminal."""
+class TerminalPicture(NamedTuple):
+    """A command, and the size of its terminal."""
 
     columns: int
     lines: int
@@ -46,12 +46,12 @@ class Picture(NamedTuple):
 
 
 PICTURES = {
-    "top": Picture(120, 22, "top --sort trouble", 20.0),
-    "tree": Picture(110, 40, "tree"),
-    "doctor": Picture(130, 40, "doctor"),
-    "consumers": Picture(120, 12, "top --filter archive", 3.0, "\r", "archiver-2"),
-    "trouble": Picture(100, 20, "stats --trouble --sort depth"),
-    "pattern": Picture(100, 20, "channel empty orders/* --dry-run"),
+    "top": TerminalPicture(120, 22, "top --sort trouble", 20.0),
+    "tree": TerminalPicture(110, 40, "tree"),
+    "doctor": TerminalPicture(130, 40, "doctor"),
+    "consumers": TerminalPicture(120, 12, "top --filter archive", 3.0, "\r", "archiver-2"),
+    "trouble": TerminalPicture(100, 20, "stats --trouble --sort depth"),
+    "pattern": TerminalPicture(100, 20, "channel empty orders/* --dry-run"),
 }
 
 QUEUES = {
@@ -62,7 +62,7 @@ QUEUES = {
 }
 
 
-class Consumer(NamedTuple):
+class ShownConsumer(NamedTuple):
     """A consumer of one channel on one node: messages in flight, and what becomes of them."""
 
     name: str
@@ -75,20 +75,20 @@ class Consumer(NamedTuple):
 
 
 CONSUMERS = (
-    Consumer("archiver-1", "orders", "archive", 0, 50, 0.02),
-    Consumer("archiver-2", "orders", "archive", 1, 50, 0.001),
-    Consumer("indexer", "orders", "search-index", 0, 200, 0.0, 9),
-    Consumer("indexer", "orders", "search-index", 1, 200),
-    Consumer("ledger", "payments", "ledger", 0, 100),
-    Consumer("ledger", "payments", "ledger", 1, 100),
-    Consumer("dashboard", "clicks", "dashboard#ephemeral", 0, 20),
-    Consumer("crm", "signups", "crm", 0, 5),
-    Consumer("welcome", "signups", "welcome-mail", 0, 5),
+    ShownConsumer("archiver-1", "orders", "archive", 0, 50, 0.02),
+    ShownConsumer("archiver-2", "orders", "archive", 1, 50, 0.001),
+    ShownConsumer("indexer", "orders", "search-index", 0, 200, 0.0, 9),
+    ShownConsumer("indexer", "orders", "search-index", 1, 200),
+    ShownConsumer("ledger", "payments", "ledger", 0, 100),
+    ShownConsumer("ledger", "payments", "ledger", 1, 100),
+    ShownConsumer("dashboard", "clicks", "dashboard#ephemeral", 0, 20),
+    ShownConsumer("crm", "signups", "crm", 0, 5),
+    ShownConsumer("welcome", "signups", "welcome-mail", 0, 5),
 )
 
 
 def work(nodes: list[Daemon], over: threading.Event) -> None:
-    """Publish until it is over."""
+    """Publishes until it is over."""
     rates = {"orders": 40, "payments": 12, "clicks": 9, "signups": 1}
     while not over.wait(0.1):
         for number, node in enumerate(nodes):
@@ -97,7 +97,7 @@ def work(nodes: list[Daemon], over: threading.Event) -> None:
                     publish(node, topic, *(b"%d" % each for each in range(count * (2 - number))))
 
 
-def consume(node: Daemon, consumer: Consumer, over: threading.Event) -> None:
+def consume(node: Daemon, consumer: ShownConsumer, over: threading.Event) -> None:
     with Client(node.tcp_address) as client, contextlib.suppress(OSError):
         host = f"{consumer.name}.example"
         client.identify(client_id=consumer.name, hostname=host, user_agent="go-nsq/1.1.0", heartbeat_interval=60_000)
@@ -139,8 +139,8 @@ def busy_nodes() -> Iterator[list[Daemon]]:
                 thread.join()
 
 
-def shown(picture: Picture, nodes: list[Daemon]) -> str:
-    """What the terminal has at the end, with its codes for colours."""
+def shown(picture: TerminalPicture, nodes: list[Daemon]) -> str:
+    """Returns the last screen of the terminal, with its codes for colours."""
     addresses = ["--nsqd-http-address={}:{}".format(*node.http_address) for node in nodes]
     command = [sys.executable, "-P", "-m", "nsqadmin_cli", *picture.command.split(), *addresses]
     kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -152,7 +152,7 @@ def shown(picture: Picture, nodes: list[Daemon]) -> str:
     os.close(slave)
 
     def printed(seconds: float = SECONDS, until: str = "") -> str:
-        """Until it has printed `until`, or has ended, or this time is over."""
+        """Returns the output up to `until`, to the end or until this time is over."""
         found, end = b"", time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and is_readable(master, left):
             try:
@@ -176,7 +176,7 @@ def shown(picture: Picture, nodes: list[Daemon]) -> str:
         os.close(master)
 
 
-def svg(picture: Picture, text: str) -> str:
+def svg(picture: TerminalPicture, text: str) -> str:
     console = Console(record=True, width=picture.columns, file=io.StringIO(), force_terminal=True, legacy_windows=False)
     console.print(Text.from_ansi(text.rstrip("\n")), no_wrap=True, crop=True)
     title = f"gnsqadmin {picture.command}"
@@ -186,13 +186,12 @@ def svg(picture: Picture, text: str) -> str:
 
 
 def _moved(match: re.Match[str]) -> str:
-    """A text without the spaces before it, which some programs drop: it begins where they end."""
+    """Drops the spaces before a text, as some programs do: it begins where they end."""
     spaces = len(match[6]) // len("&#160;") * _CELL
     start, length = float(match[2]) + spaces, max(_CELL, float(match[4]) - spaces)
     return f"{match[1]}{start:g}{match[3]}{length:g}{match[5]}"
 
 
-def pages() -> dict[Path, str]:
-    """Every file that is written, with its text."""
+def pictures() -> dict[Path, bytes]:
     with busy_nodes() as nodes:
-        return {SCREENS / f"{name}.svg": svg(each, shown(each, nodes)) for name, each in PICTURES.items()}
+        return {SCREENS / f"{name}.svg": svg(each, shown(each, nodes)).encode() for name, each in PICTURES.items()}

@@ -1,31 +1,16 @@
 """Writes the tables of options in `contrib/docs/spark.md` from those in `pyspark_nsq.options` and
-`pyspark_nsq_diskqueue.options`. `make options` runs it; a test compares."""
+`pyspark_nsq_diskqueue.options`."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from documents.marks import DOCS, escaped, replaced, table
-from pyspark_nsq.option_table import SourceOption
+from documents.marks import escaped, table
 from pyspark_nsq.options import OPTIONS
 from pyspark_nsq_diskqueue.options import OPTIONS as DISKQUEUE_OPTIONS
 
-PAGE = DOCS / "spark.md"
-
-USES = ("read", "readStream", "write", "writeStream")
-
-
-def page(text: str) -> str:
-    """The page with updated tables; the text around them is kept."""
-    text = replaced(text, "nsq", _table(OPTIONS, USES))
-    return replaced(text, "nsq_diskqueue", _table(DISKQUEUE_OPTIONS, ()))
+# The options of each format, and the calls that take them, where they differ.
+FORMATS = {"nsq": (OPTIONS, ("read", "readStream", "write", "writeStream")), "nsq_diskqueue": (DISKQUEUE_OPTIONS, ())}
 
 
-def pages() -> dict[Path, str]:
-    """Every file that is written, with its text."""
-    return {PAGE: page(PAGE.read_text("utf-8"))}
-
-
-def _table(options: Sequence[SourceOption], uses: Sequence[str]) -> str:
+def source_options(format: str, _: str) -> str:
+    options, uses = FORMATS[format]
     rows = []
     for option in options:
         default = f"`{option.default}`" if option.default else ""

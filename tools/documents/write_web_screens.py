@@ -1,6 +1,6 @@
 """Takes the pictures of the page in contrib/docs/screens: it starts `gnsqd --dev --demo` on the ports that this has by
 default, looks at its page with Chromium until mails have piled up, were sent, and pile up again, and keeps what that
-shows as PNG. `make screens` runs it."""
+shows as PNG."""
 
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ SECONDS = 600  # in which they must have come, also on a busy machine
 WIDTH, HEIGHT = 1280, 800
 
 
-class Picture(NamedTuple):
+class PagePicture(NamedTuple):
     """A page, and a text that it has to show."""
 
     path: str
@@ -28,8 +28,8 @@ class Picture(NamedTuple):
 
 
 PICTURES = {
-    "web": Picture("/", "demo.mails"),
-    "web-channel": Picture("/topics/demo.mails/mailer", "mailer-1"),
+    "web": PagePicture("/", "demo.mails"),
+    "web-channel": PagePicture("/topics/demo.mails/mailer", "mailer-1"),
 }
 
 
@@ -50,8 +50,7 @@ def taken(browser: Browser, nsqd: Daemon) -> dict[str, bytes]:
     return found
 
 
-def pages() -> dict[Path, bytes]:
-    """Every file that is written, with its content."""
+def pictures() -> dict[Path, bytes]:
     path = shutil.which("chromium") or shutil.which("google-chrome")
     with (
         tempfile.TemporaryDirectory() as directory,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from documents.marks import DOCS, ROOT, cells, replaced, table
-from faults.changes import Rewound, Ruled
-from faults.injection import Outcome, fill_disk, kill, lose_power, repeat, set_clock, stand_still
-from faults.ledger import Receipts
+from faults.changes import RewoundChannel, RuledChannel
+from faults.clients import FaultedChannel
+from faults.injection import FaultOutcome, fill_disk, kill, lose_power, repeat, set_clock, stand_still
 from kit.daemons import PEERS, exit_on_signals, own_command
 
 COLUMNS = ("fault", "daemon", "options", "times", "acknowledged", "lost", "duplicated", "slowest recovery")
@@ -24,23 +24,23 @@ NSQD = ((), SYNCED)
 GNSQD = ((), SYNCED, ("--durability=process",), ("--durability=disk",))
 
 
-class Row(NamedTuple):
+class FaultRow(NamedTuple):
     """`run` takes command, times, flags and a seed; `real` if the real nsqd can also be run so."""
 
     fault: str
-    run: Callable[..., Outcome]
+    run: Callable[..., FaultOutcome]
     times: int
     real: bool = True
 
 
-KILL = Row("SIGKILL", repeat(kill), 500)
-POWER = Row("power lost: what was not synced is gone", repeat(lose_power), 50, real=False)
+KILL = FaultRow("SIGKILL", repeat(kill), 500)
+POWER = FaultRow("power lost: what was not synced is gone", repeat(lose_power), 50, real=False)
 ROWS = (
     KILL,
     POWER,
-    Row("disk full", fill_disk, 5),
-    Row("SIGSTOP, then SIGCONT", repeat(stand_still), 30),
-    Row("clock set by up to an hour", repeat(set_clock), 30, real=False),
+    FaultRow("disk full", fill_disk, 5),
+    FaultRow("SIGSTOP, then SIGCONT", repeat(stand_still), 30),
+    FaultRow("clock set by up to an hour", repeat(set_clock), 30, real=False),
 )
 
 
@@ -51,8 +51,8 @@ def line(cells: Sequence[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
-def cases() -> list[tuple[Row, str, tuple[str, ...]]]:
-    """Every row with every daemon and its options."""
+def cases() -> list[tuple[FaultRow, str, tuple[str, ...]]]:
+    """Returns every row with every daemon and its options."""
     return [
         (row, name, flags)
         for row in ROWS
@@ -63,7 +63,7 @@ def cases() -> list[tuple[Row, str, tuple[str, ...]]]:
 
 
 def excerpt(lines: str) -> str:
-    """What the README has of the table: what kills and power cuts cost, by daemon and options."""
+    """Returns the table of the README: what kills and power cuts cost, by daemon and options."""
     measured = {(fault, daemon, options): [*map(int, counts[:3])] for fault, daemon, options, *counts in cells(lines)}
     shown = []
     for daemon, options in dict.fromkeys(key[1:] for key in measured):
@@ -74,7 +74,7 @@ def excerpt(lines: str) -> str:
 
 
 def lost(counts: Sequence[int] | None, what: str) -> str:
-    """The share of messages that is lost: each may be missing in two channels."""
+    """Returns the share of messages that is lost: each may be missing in two channels."""
     if counts is None:
         return "not measured"
     times, acknowledged, count = counts
@@ -82,13 +82,13 @@ def lost(counts: Sequence[int] | None, what: str) -> str:
 
 
 def write(lines: str) -> None:
-    """Put the table between the marks of the documents."""
+    """Puts the table between the marks of the documents."""
     for document, text in ((DOCS / "reliability.md", lines), (ROOT / "README.md", excerpt(lines))):
         document.write_text(replaced(document.read_text("utf-8"), "faults", text), "utf-8")
 
 
-def promised(row: Row, name: str, flags: tuple[str, ...]) -> bool:
-    """Whether nothing may be lost by that."""
+def promised(row: FaultRow, name: str, flags: tuple[str, ...]) -> bool:
+    """True if nothing may be lost by that."""
     if row in (KILL, POWER):
         return "--durability=disk" in flags or (row is KILL and "--durability=process" in flags)
     return name == "gnsqd"
@@ -105,7 +105,8 @@ def main() -> int:
     parser.add_argument("flags", nargs="*", help="more options for the daemons, behind --; nothing is written then")
     arguments = parser.parse_args()
     exit_on_signals()
-    kinds = (Rewound if arguments.rewinds else Receipts, Ruled if arguments.changes else Receipts)
+    rewound = RewoundChannel if arguments.rewinds else FaultedChannel
+    kinds = (rewound, RuledChannel if arguments.changes else FaultedChannel)
     more = {"kinds": kinds} if arguments.rewinds or arguments.changes else {}
     commands = {"nsqd": [os.fspath(PEERS / "nsqd")], "gnsqd": own_command()}
     lines = [HEAD]

@@ -5,12 +5,14 @@ import random
 import time
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from faults.ledger import SETTLED, TOPIC, Ledger, Receipts
+from faults.clients import TOPIC, FaultedChannel, FaultLedger
+from faults.ledger import SETTLED
 from kit.daemons import Daemon
 from kit.nsq_client import Message
 from kit.traffic import post
@@ -23,7 +25,7 @@ NO_RULES = (0, False)  # rate, and whether it is ordered
 
 @dataclass
 class Rewind:
-    """To messages published from `since` to `until` (ns)."""
+    """A rewind to messages published from `since` to `until` (ns)."""
 
     since: int
     until: int
@@ -32,35 +34,35 @@ class Rewind:
     answered: bool = False
 
 
-@dataclass
-class Rewound(Receipts):
-    """Of a channel that is rewound, with an end or without: what was published since then comes again, nothing older.
+class RewoundChannel(FaultedChannel):
+    """A channel that is rewound, with an end or without: what was published since then comes again, nothing older.
     Beside it another channel is created at a point in the past. Segments are deleted meanwhile, but none that these
     points need."""
 
     flags = ("--retention-bytes=16000000",)
     backlog = 1000  # or consumers stay behind, and a rewind to what was published last would bring nothing
 
-    counts: Counter[str] = field(default_factory=lambda: Counter({"rewinds": 0, "channels created in the past": 0}))
-    rewinds: list[Rewind] = field(default_factory=list)
-    published: dict[bytes, int] = field(default_factory=dict)  # ns
-    delivered: dict[bytes, float] = field(default_factory=dict)  # the last time
-    since: int | None = None  # where the other channel begins; None if it is being deleted, then a kill may empty it
-    created: bool = False  # it has to be there
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counter({"rewinds": 0, "channels created in the past": 0})
+        self.rewinds: list[Rewind] = []
+        self.published: dict[int, int] = {}  # ns
+        self.delivered: dict[int, float] = {}  # the last time
+        self.since: int | None = None  # where the other channel begins; None if a kill may empty it
+        self.created = False  # it has to be there
 
-    def come(self, message: Message) -> bool:
-        body = message.body
-        self.published[body] = message.timestamp
-        self.delivered[body] = time.time()
-        finished = self.finished.get(body)
-        if finished is not None and any(
+    def receive(self, number: int, message: Message) -> bool:
+        self.published[number] = message.timestamp
+        self.delivered[number] = time.time()
+        finished = self.finished_at[number]
+        if finished and any(
             each.since <= message.timestamp < each.until and each.ended >= finished for each in reversed(self.rewinds)
         ):
-            del self.finished[body]
-            self.unsure.discard(body)
-        return super().come(message)
+            self.unfinish(number)
+            self.unsure.discard(number)
+        return super().receive(number, message)
 
-    def change(self, ledger: Ledger, daemon: Daemon, chance: random.Random) -> None:
+    def change(self, ledger: FaultLedger, daemon: Daemon, chance: random.Random) -> None:
         while True:
             time.sleep(chance.uniform(0.01, 0.3))
             if recent := list(ledger.recent):
@@ -90,7 +92,7 @@ class Rewound(Receipts):
         self.counts["channels created in the past"] += 1
 
     def check(self, daemon: Daemon) -> None:
-        """That channel has all that was published since, so a rewind would bring nothing; and nothing older."""
+        """Expects in the other channel all that was published since, so a rewind brings nothing, and nothing older."""
         if self.since is None:
             return
         if not daemon.channel_stats(TOPIC, "past"):
@@ -104,35 +106,37 @@ class Rewound(Receipts):
             self.wrong.append(f"{older} messages are too old for the channel created in the past")
         self._rewind(daemon, self.since)  # now, as nothing else happens, it is known what has to come again
 
-    def lost(self, acknowledged: set[bytes]) -> set[bytes]:
-        """Also what an answered rewind has not brought again."""
+    def lost(self, acknowledged: Iterable[int]) -> set[int]:
+        """Returns also what an answered rewind has not brought again."""
         lost = super().lost(acknowledged)
         in_order = sorted(self.published, key=self.published.__getitem__)
-        times = [self.published[body] for body in in_order]
+        times = [self.published[number] for number in in_order]
         for rewind in self.rewinds:
             end = min(rewind.until, int(rewind.asked * 1e9)) if rewind.answered else 0
-            for body in in_order[bisect_left(times, rewind.since) : bisect_left(times, end)]:
-                if rewind.asked > max(self.delivered[body], self.finished.get(body, FOREVER) + SETTLED):
-                    lost.add(body)
+            for number in in_order[bisect_left(times, rewind.since) : bisect_left(times, end)]:
+                finished = self.finished_at[number] or FOREVER
+                if rewind.asked > max(self.delivered[number], finished + SETTLED):
+                    lost.add(number)
         return lost
 
 
-@dataclass
-class Ruled(Receipts):
-    """Of a channel whose delivery rules change, and whose deferred messages are cancelled."""
+class RuledChannel(FaultedChannel):
+    """A channel whose delivery rules change, and whose deferred messages are cancelled."""
 
-    counts: Counter[str] = field(default_factory=lambda: Counter({"cancelled": 0, "changes of rules": 0}))
-    cancelled: dict[bytes, bool] = field(default_factory=dict)  # True if that was answered
-    rules: list[tuple[int, bool]] = field(default_factory=lambda: [NO_RULES])  # the last answered, and later requests
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = Counter({"cancelled": 0, "changes of rules": 0})
+        self.cancelled: dict[int, bool] = {}  # True if that was answered
+        self.rules = [NO_RULES]  # the last answered, and later requests
 
-    def come(self, message: Message) -> bool:
-        super().come(message)
-        if self.cancelled.get(message.body):
-            self.again.add(message.body)
+    def receive(self, number: int, message: Message) -> bool:
+        super().receive(number, message)
+        if self.cancelled.get(number):
+            self.again[number] += 1
             return True  # if it is not in flight any more, the daemon refuses its FIN
         return False
 
-    def change(self, ledger: Ledger, daemon: Daemon, chance: random.Random) -> None:
+    def change(self, ledger: FaultLedger, daemon: Daemon, chance: random.Random) -> None:
         while True:
             time.sleep(chance.uniform(0.0, 0.05))
             if chance.random() < 0.2:
@@ -140,18 +144,18 @@ class Ruled(Receipts):
                 self.counts["changes of rules"] += 1
             elif deferred := ask(daemon, f"/channel/deferred?{RULED}&limit=50")["messages"]:
                 message = chance.choice(deferred)
-                self._cancel(daemon, message["id"], message["body"].encode())
+                self._cancel(daemon, message["id"], ledger.number(message["body"].encode()))
 
-    def _cancel(self, daemon: Daemon, id: str, body: bytes) -> None:
-        if self.cancelled.setdefault(body, False):  # it was, and is listed
-            self.again.add(body)
+    def _cancel(self, daemon: Daemon, id: str, number: int) -> None:
+        if self.cancelled.setdefault(number, False):  # it was, and is listed
+            self.again[number] += 1
         status, _, answer = daemon.http("POST", f"/channel/deferred/cancel?{RULED}&id={id}")
         assert status in (200, 404), answer
         if status == 200:
-            self.cancelled[body] = True
+            self.cancelled[number] = True
             self.counts["cancelled"] += 1
         else:  # it is due by now
-            del self.cancelled[body]
+            del self.cancelled[number]
 
     def _set_rules(self, daemon: Daemon, rules: tuple[int, bool]) -> None:
         self.rules.append(rules)
@@ -168,7 +172,7 @@ class Ruled(Receipts):
     def end(self, daemon: Daemon) -> None:
         self._set_rules(daemon, NO_RULES)
 
-    def lost(self, acknowledged: set[bytes]) -> set[bytes]:
+    def lost(self, acknowledged: Iterable[int]) -> set[int]:
         return super().lost(acknowledged) - self.cancelled.keys()
 
 
@@ -180,6 +184,6 @@ def ask(daemon: Daemon, target: str) -> dict[str, Any]:
 
 
 def moment(time: int) -> str:
-    """A time in whole us, given in ns, for a request."""
+    """Formats a time in whole us, given in ns, for a request."""
     text = datetime.fromtimestamp(time // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{time % 10**9 // 1000:06}Z"

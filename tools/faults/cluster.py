@@ -9,11 +9,9 @@ is paused on the first, emptied on the second, deleted on the third, and never r
 first is read with breaks, that of the second never. Tokens permit what they are for and nothing else, and are replaced.
 """
 
-import argparse
 import fcntl
 import gzip
 import json
-import os
 import random
 import re
 import subprocess
@@ -21,17 +19,17 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
+from faults.fenced_consumer import FencedConsumer
+from faults.ledger import Ledger, Receipts
 from faults.mixed_load import Clients
 from faults.namespaces import Host, NameServer, enter, prepare
-from faults.soak import LONG_ENOUGH, MB, Row, Sample, compare, report
-from faults.soak_consumer import Consumer
-from faults.tally import Tally
+from faults.watching import Growth, Sample, conclude, parse, report, sample, settle, watch
 from kit.daemons import DEADLINE, Address, eventually, exit_on_signals, own_command
 from kit.lookupds import own_lookupd_command
 from kit.nsq_client import HEARTBEAT, Client, mpub_body
@@ -60,7 +58,7 @@ RIGHTS = (
 )
 
 
-class Node:
+class ClusterNode:
     """One gnsqd on a host of its own; `address` is where clients reach it."""
 
     def __init__(self, host: Host, policy: str, directory: Path) -> None:
@@ -125,12 +123,8 @@ class Node:
         topics = json.loads(body)["topics"]
         return {channel["channel_name"]: channel for channel in topics[0]["channels"]} if topics else {}
 
-    def look(self, seconds: float) -> Sample:
-        fields = Path(f"/proc/{self.process.pid}/status").read_text()
-        resident = re.search(r"^VmRSS:\s+(\d+) kB", fields, re.MULTILINE)
-        assert resident
-        files = len(os.listdir(f"/proc/{self.process.pid}/fd"))
-        return Sample(seconds, int(resident[1]) * 1024 / MB, files, self.metric("gnsqd_greenlets"))
+    def look(self) -> Sample:
+        return sample(self.process.pid, self.ask(FULL, "GET", "/metrics")[1].decode())
 
 
 class LookupHost:
@@ -167,14 +161,14 @@ class LookupHost:
         return {(row["broadcast_address"], row["tcp_port"]) for row in rows}
 
 
-class Load(Clients):
-    """What happens to the cluster."""
+class ClusterClients(Clients):
+    """The clients of the cluster, and its troubles."""
 
     def __init__(
-        self, nodes: Sequence[Node], lookups: Sequence[LookupHost], names: NameServer, seed: int, interval: float
+        self, nodes: Sequence[ClusterNode], lookups: Sequence[LookupHost], names: NameServer, seed: int, interval: float
     ) -> None:
         super().__init__(seed)
-        self.tallies = [Tally(topic, [WORK]) for topic in TOPICS]
+        self.ledgers = [Ledger(topic, {WORK: Receipts()}) for topic in TOPICS]
         self.lines_dropped = 0  # that the first node's log admits
         self._nodes, self._lookups, self._names = nodes, lookups, names
         self._interval = interval
@@ -210,40 +204,40 @@ class Load(Clients):
                         break
                     self._publish_once(node, client, chance)
 
-    def _publish_once(self, node: Node, client: Client, chance: random.Random) -> None:
-        tally = chance.choice(self.tallies)
-        bodies = tally.new_bodies([chance.choice((30, 200, 2000)) for _ in range(chance.randrange(1, 20))])
+    def _publish_once(self, node: ClusterNode, client: Client, chance: random.Random) -> None:
+        ledger = chance.choice(self.ledgers)
+        bodies = ledger.new_bodies([chance.choice((30, 200, 2000)) for _ in range(chance.randrange(1, 20))])
         if chance.random() < 0.5:
             encoding = chance.choice(list(ENCODINGS))
             body = ENCODINGS[encoding](b"\n".join(bodies))
-            answer = node.ask(PUBLISH, "POST", f"/mpub?topic={tally.topic}", body, encoding)
+            answer = node.ask(PUBLISH, "POST", f"/mpub?topic={ledger.topic}", body, encoding)
             assert answer == (200, b"OK"), answer
             self._count(f"/mpub with {encoding}")
         else:
-            client.command(f"MPUB {tally.topic}".encode(), mpub_body(*bodies))
+            client.command(f"MPUB {ledger.topic}".encode(), mpub_body(*bodies))
             while (response := client.response()) == HEARTBEAT:
                 client.command(b"NOP")
             assert response == b"OK", response
             self._count("MPUB")
-        tally.acknowledge(bodies)
+        ledger.acknowledge(bodies)
 
     def _discover(self, chance: random.Random) -> None:
         """Connects to every node that an nsqlookupd lists, as client libraries do."""
         while not self._stopped.wait(1):
-            for tally in self.tallies:
-                for address in set().union(*(lookup.producers(tally.topic) for lookup in self._lookups)):
-                    if (tally.topic, address) not in self._connected:
-                        self._connected.add((tally.topic, address))
+            for ledger in self.ledgers:
+                for address in set().union(*(lookup.producers(ledger.topic) for lookup in self._lookups)):
+                    if (ledger.topic, address) not in self._connected:
+                        self._connected.add((ledger.topic, address))
                         self._count("consumers")
                         self._consumers.append(
-                            self._start(partial(self._consume, tally, address), f"{tally.topic} {address}")
+                            self._start(partial(self._consume, ledger, address), f"{ledger.topic} {address}")
                         )
 
-    def _consume(self, tally: Tally, address: Address, chance: random.Random) -> None:
+    def _consume(self, ledger: Ledger, address: Address, chance: random.Random) -> None:
         while not self._stopped.is_set():
             with Client(address) as client:
-                client.subscribe(tally.topic, WORK, rdy=100)
-                consumer = Consumer(client, tally, WORK, chance, finish_all=self._stopping.is_set)
+                client.subscribe(ledger.topic, WORK, rdy=100)
+                consumer = FencedConsumer(client, ledger, WORK, chance, finish_all=self._stopping.is_set)
                 consumer.serve(chance.uniform(2, 0.5 * IDLE), self._stopped)
                 consumer.leave()
 
@@ -315,16 +309,12 @@ class Load(Clients):
             self._stopping.wait(chance.uniform(10, 60))
 
 
-def judge(load: Load, nodes: Sequence[Node], lookups: Sequence[LookupHost]) -> list[str]:
+def judge(load: ClusterClients, nodes: Sequence[ClusterNode], lookups: Sequence[LookupHost]) -> list[str]:
     """Returns what is wrong at the end: messages, policies, registrations, logs."""
     complaints: list[str] = []
-    for tally in load.tallies:
-        receipts = tally.channels[WORK]
-        report(f"{tally.topic}: {tally.count} published, {receipts.finished_count} finished")
-        if lost := tally.lost(WORK):
-            complaints.append(f"{tally.topic}: {len(lost)} messages lost, such as {lost[:3]}")
-        if receipts.again:
-            complaints.append(f"{tally.topic}: {len(receipts.again)} finished messages delivered again")
+    for ledger in load.ledgers:
+        report(f"{ledger.topic}: {ledger.count} published, {ledger.channels[WORK].finished_count} finished")
+        complaints += ledger.complaints(WORK)
     if load.counts["consumers"] != len(nodes) * len(TOPICS):
         complaints.append(f"consumers found {load.counts['consumers']} nodes and topics")
     for node in nodes:
@@ -352,29 +342,20 @@ def _listed(lookup: LookupHost) -> set[str]:
     return {row["broadcast_address"] for row in rows}
 
 
-def run(load: Load, nodes: Sequence[Node], seconds: float) -> list[Row]:
+def run(load: ClusterClients, nodes: Sequence[ClusterNode], seconds: float) -> list[Growth]:
     """Looks at the nodes until the time is over and all is finished; returns what has to be flat, of all of them."""
-    samples: dict[str, list[Sample]] = {node.host.name: [] for node in nodes}
-    began = next_line = time.monotonic()
-    while (now := time.monotonic()) < began + seconds and not load.failures:
-        for node in nodes:
-            samples[node.host.name].append(node.look(now - began))
-        if now >= next_line:
-            next_line += min(60, seconds / 10)
-            figures = [f"{name} {rows[-1].memory:.1f} MB {rows[-1].files} files" for name, rows in samples.items()]
-            count = sum(tally.count for tally in load.tallies)
-            report(f"{time.strftime('%H:%M:%S', time.gmtime(now - began))} {count} published; {'; '.join(figures)}")
-        time.sleep(max(seconds / 600, 0.2))
+
+    def line(latest: Mapping[str, Sample]) -> str:
+        figures = [f"{name} {sample.memory:.1f} MB {sample.files} files" for name, sample in latest.items()]
+        return f"{sum(ledger.count for ledger in load.ledgers)} published; {'; '.join(figures)}"
+
+    growths = watch({node.host.name: node.look for node in nodes}, seconds, load, line)
     load.stop_publishing()
-    deadline = time.monotonic() + 2 * DEADLINE
-    while not load.failures and not all(tally.finished() for tally in load.tallies) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    if seconds < LONG_ENOUGH:
-        return []
-    return [row._replace(what=f"{name}: {row.what}") for name, rows in samples.items() for row in compare(rows)]
+    settle(load.ledgers, load)
+    return growths
 
 
-def end(nodes: Sequence[Node]) -> list[str]:
+def end(nodes: Sequence[ClusterNode]) -> list[str]:
     complaints = []
     for node in nodes:
         node.process.terminate()
@@ -388,11 +369,7 @@ def end(nodes: Sequence[Node]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="cluster", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60.0, help="ten at least, to judge what grows")
-    parser.add_argument("--seed", type=int, default=random.getrandbits(32))
-    parser.add_argument("--interval", type=float, default=0.05, help="seconds between two publishes of a publisher")
-    asked = parser.parse_args()
+    asked = parse("cluster", __doc__).parse_args()
     enter("faults.cluster", sys.argv[1:])
     exit_on_signals()
     report(f"seed {asked.seed}, {asked.minutes:g} minutes")
@@ -401,33 +378,27 @@ def main() -> int:
         prepare(directory)
         lookups = [LookupHost(Host(number), directory) for number in (21, 22)]
         names = NameServer(NAME, [lookup.host.address for lookup in lookups])
-        nodes = [Node(Host(number), policy, directory) for number, policy in enumerate(POLICIES, 11)]
+        nodes = [ClusterNode(Host(number), policy, directory) for number, policy in enumerate(POLICIES, 11)]
         for node in nodes:
             eventually(lambda node=node: _answers(node), "a node's first answer")  # type: ignore[misc]
             for topic in TOPICS:
                 assert node.ask(FULL, "POST", f"/topic/create?topic={topic}")[0] == 200
                 assert node.ask(FULL, "POST", f"/channel/create?topic={topic}&channel={WORK}")[0] == 200
-        load = Load(nodes, lookups, names, asked.seed, asked.interval)
-        rows: list[Row] = []
+        load = ClusterClients(nodes, lookups, names, asked.seed, asked.interval)
+        growths: list[Growth] = []
         complaints: list[str] = []
         try:
-            rows = run(load, nodes, asked.minutes * 60)
+            growths = run(load, nodes, asked.minutes * 60)
             complaints = judge(load, nodes, lookups)
         except Exception as error:
             load.failures.append(error)
         load.stop()
         complaints += end(nodes)
-    for row in rows:
-        report(f"{row.what}: {row.early:g} early, {row.late:g} late, at most {row.limit:g}")
-    report(", ".join(f"{count} {what}" for what, count in sorted(load.counts.items())))
-    complaints += [f"{row.what} not flat" for row in rows if not row.is_flat]
     complaints += [f"{type(error).__name__}: {error}" for error in load.failures]
-    for complaint in complaints:
-        report(f"WRONG: {complaint}")
-    return 1 if complaints else 0
+    return conclude(growths, load.counts, complaints)
 
 
-def _answers(node: Node) -> bool:
+def _answers(node: ClusterNode) -> bool:
     assert node.process.poll() is None, "a node ended"
     with suppress(OSError, HTTPException):
         return node.ask("", "GET", "/ping")[0] == 200

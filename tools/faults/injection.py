@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from faults.ledger import CHANNELS, TOPIC, Ledger, Load, Receipts
+from faults.clients import CHANNELS, TOPIC, FaultClients, FaultedChannel, FaultLedger
 from faults.power_loss import Machine
 from kit.account import Account, drain
 from kit.daemons import Daemon, eventually, interpreter
@@ -24,12 +24,13 @@ from kit.traffic import create
 
 HOUR = 3600.0
 DISK = 1 << 20  # bytes
+UNCHANGED = (FaultedChannel, FaultedChannel)
 
 Inject = Callable[[random.Random], object]
 
 
-class Outcome(NamedTuple):
-    """Messages, except for the last: the longest time from the end of a fault until the daemon answered."""
+class FaultOutcome(NamedTuple):
+    """Counts of messages, and the longest time from the end of a fault until the daemon answered."""
 
     acknowledged: int
     lost: int
@@ -40,16 +41,17 @@ class Outcome(NamedTuple):
     wrong: tuple[str, ...] = ()  # what these were after a fault
 
 
-def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Inject]]) -> Callable[..., Outcome]:
-    """What a row does: `prepare` makes a daemon from command, directory and flags, and what injects the fault."""
+def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Inject]]) -> Callable[..., FaultOutcome]:
+    """Returns the function of a row: `prepare` makes a daemon from command, directory and flags, and a function that
+    injects the fault."""
 
     def run(
-        command: list[str], times: int, *flags: str, seed: int, kinds: Sequence[type[Receipts]] = (Receipts, Receipts)
-    ) -> Outcome:
-        """Each channel is one of these kinds."""
+        command: list[str], times: int, *flags: str, seed: int, kinds: Sequence[type[FaultedChannel]] = UNCHANGED
+    ) -> FaultOutcome:
+        """Injects the fault `times` times; each channel is one of these kinds."""
         chance = random.Random(seed)
         channels = [kind() for kind in kinds]
-        ledger = Ledger(dict(zip(CHANNELS, channels, strict=True)))
+        ledger = FaultLedger(dict(zip(CHANNELS, channels, strict=True)))
         flags = ("--msg-timeout=1s", *(flag for kind in kinds for flag in kind.flags), *flags)
         recoveries = []
         with tempfile.TemporaryDirectory(prefix="gnsqd-faults-") as directory:
@@ -57,7 +59,7 @@ def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Inj
             with daemon:
                 create(daemon, TOPIC, *CHANNELS)
                 for number in range(times):
-                    load = Load(ledger, daemon, f"{seed + number}")
+                    load = FaultClients(ledger, daemon, f"{seed + number}")
                     time.sleep(chance.uniform(0.05, 0.8))
                     struck = time.time()
                     inject(chance)
@@ -69,7 +71,8 @@ def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Inj
                         struck = time.time()
                         daemon.terminate()
                     load.join()
-                    ledger.fault(struck)
+                    for receipts in channels:
+                        receipts.fault(struck)
                     daemon.start()
                     if not survived:
                         recoveries.append(time.monotonic() - began)
@@ -77,18 +80,18 @@ def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Inj
                         receipts.check(daemon)
                 for receipts in channels:
                     receipts.end(daemon)
-                Load(ledger, daemon, f"{seed} end", finish_all=True).join()
+                FaultClients(ledger, daemon, f"{seed} end", finish_all=True).join()
         early = 0 if prepare is set_clock else len(ledger.early)
         longest = max(recoveries, default=0.0)
         changes = tuple(pair for receipts in channels for pair in receipts.counts.items())
         wrong = tuple(text for receipts in channels for text in receipts.wrong)
-        return Outcome(len(ledger.acknowledged), ledger.lost(), ledger.duplicated(), longest, early, changes, wrong)
+        return FaultOutcome(ledger.count, ledger.count_lost(), ledger.count_repeated(), longest, early, changes, wrong)
 
     return run
 
 
 def kill(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Daemon, Inject]:
-    """SIGKILL, also while it starts."""
+    """Kills the daemon, also while it starts."""
     daemon = Daemon(command, directory / "data", *flags)
 
     def inject(chance: random.Random) -> None:
@@ -106,7 +109,7 @@ def kill(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Dae
 
 
 def lose_power(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Daemon, Inject]:
-    """A kill, after which the files hold what was synced and no more."""
+    """Kills the daemon; the files then hold what was synced and no more."""
     machine = Machine(directory / "synced", interpreter(command))
     # Small files, because each is copied at each sync.
     daemon = Daemon(machine.command, directory / "data", "--max-bytes-per-file=100000", *flags)
@@ -119,7 +122,7 @@ def lose_power(command: list[str], directory: Path, flags: Sequence[str]) -> tup
 
 
 def stand_still(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Daemon, Inject]:
-    """SIGSTOP, and SIGCONT after up to 1.5 s."""
+    """Stops the daemon by SIGSTOP for up to 1.5 s."""
     daemon = Daemon(command, directory / "data", *flags, "--msg-timeout=5s")
 
     def inject(chance: random.Random) -> None:
@@ -131,15 +134,16 @@ def stand_still(command: list[str], directory: Path, flags: Sequence[str]) -> tu
 
 
 def set_clock(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Daemon, Inject]:
-    """By up to an hour, forward or back."""
+    """Sets the clock by up to an hour, forward or back."""
     clock = WallClock(directory / "clock", interpreter(command))
     # A delay that the clock makes longer ends with --max-req-timeout at the latest.
     daemon = Daemon(clock.command, directory / "data", "--max-req-timeout=2s", *flags)
     return daemon, lambda chance: clock.set(chance.uniform(-HOUR, HOUR))
 
 
-def fill_disk(command: list[str], times: int, *flags: str, seed: int) -> Outcome:
-    """Publishers until the disk is full and on for a while; space again, and a clean exit. A topic for each time."""
+def fill_disk(command: list[str], times: int, *flags: str, seed: int) -> FaultOutcome:
+    """Publishes until the disk is full and on for a while; then there is space again, and a clean exit. Each time has a
+    topic."""
     with tempfile.TemporaryDirectory(prefix="gnsqd-faults-") as directory:
         disk = SmallDisk(Path(directory) / "disk", DISK * times, 10_000)
         try:
@@ -150,7 +154,7 @@ def fill_disk(command: list[str], times: int, *flags: str, seed: int) -> Outcome
                 delivered = [Counter(drain(daemon, account.topic)) for account in accounts]
         finally:
             disk.close()
-    return Outcome(
+    return FaultOutcome(
         sum(len(account.acknowledged) for account in accounts),
         sum(len(set(account.acknowledged) - came.keys()) for account, came in zip(accounts, delivered, strict=True)),
         sum(count > 1 for came in delivered for count in came.values()),
@@ -159,7 +163,7 @@ def fill_disk(command: list[str], times: int, *flags: str, seed: int) -> Outcome
 
 
 def _fill(daemon: Daemon, disk: SmallDisk, account: Account) -> float:
-    """Seconds from the end of the shortage until a message is taken again."""
+    """Returns the seconds from the end of the shortage until a message is taken again."""
     daemon.start()
     create(daemon, account.topic, "c")
     account.publish("PUB", *[500] * 50)

@@ -1,192 +1,142 @@
-"""Publishers and consumers at work while a daemon is put through faults, and a ledger of what was acknowledged and what
-was finished. For every channel holds: what was acknowledged and not finished comes in the end."""
+"""The knowledge of the clients of a topic: which messages were published, and which of them each channel delivered and
+finished. For every channel holds: what was acknowledged and not finished comes in the end.
 
-import random
-import re
-import sys
+A message is a number, which is in its body, and costs some bytes here, so that those of hours fit into memory. Any
+thread may use a ledger.
+"""
+
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from http.client import HTTPException
-from typing import ClassVar
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
-from kit.daemons import DEADLINE, Daemon
-from kit.nsq_client import ERROR, MESSAGE, Client, Message, mpub_body, parse_message
-
-TOPIC = "t"
-CHANNELS = ("one", "two")
-QUIET = 2.0  # seconds without a message, at the end
 SETTLED = 0.3  # seconds that a FIN may take to be read and kept
-RECENT = 100  # commands that published last
-MAX_PUBLISHED = 2000  # messages, by one publisher between two faults: the ledger has to remember them
 
 
-@dataclass
 class Receipts:
-    """What the consumers of one channel know, by body."""
+    """The messages of one channel, which was there before the first of them."""
 
-    finished: dict[bytes, float] = field(default_factory=dict)  # when
-    unsure: set[bytes] = field(default_factory=set)  # finished so late that it may come again
-    again: set[bytes] = field(default_factory=set)  # finished before, and delivered
-    counts: Counter[str] = field(default_factory=Counter)  # what else was done to it, with the methods below
-    wrong: list[str] = field(default_factory=list)  # what was found after a fault
+    def __init__(self) -> None:
+        self.finished_at = array("d")  # time.time() by number; 0.0 for a message that is not finished
+        self.attempts = array("H")  # of the latest delivery, where consumers give them
+        self.again: Counter[int] = Counter()  # deliveries of a message that was finished
+        self.unsure: set[int] = set()  # finished so late that these may come again
+        self.finished_count = 0
+        self.requeues = 0
+        self._lock = threading.Lock()
 
-    flags: ClassVar[tuple[str, ...]] = ()  # of the daemon
-    backlog: ClassVar[int] = sys.maxsize  # messages in the daemon, with which publishers publish few
+    def extend(self, count: int) -> None:
+        with self._lock:
+            self.finished_at.extend([0.0] * count)
+            self.attempts.extend([0] * count)
 
-    def come(self, message: Message) -> bool:
-        """Note a delivery; True if it has to be finished at once."""
-        if message.body in self.finished and message.body not in self.unsure:
-            self.again.add(message.body)
-        return False
+    def deliver(self, number: int, attempts: int = 0) -> None:
+        """Notes a delivery. A consumer beside others gives the attempts of it, as it may read one from its buffer late,
+        after a later delivery of the same message: that is ignored."""
+        with self._lock:
+            if attempts and attempts <= self.attempts[number]:
+                return
+            self.attempts[number] = attempts
+            if self.finished_at[number] and number not in self.unsure:
+                self.again[number] += 1
 
-    def lost(self, acknowledged: set[bytes]) -> set[bytes]:
-        """Never finished, and never delivered at the end."""
-        return acknowledged - self.finished.keys()
+    def finish(self, numbers: Iterable[int]) -> None:
+        """Notes a FIN for each of them, which the daemon took or takes unless it refuses it."""
+        with self._lock:
+            now = time.time()
+            for number in numbers:
+                if not self.finished_at[number]:
+                    self.finished_count += 1
+                elif number not in self.unsure:
+                    self.again[number] += 1
+                self.finished_at[number] = now
 
-    def change(self, ledger: "Ledger", daemon: Daemon, chance: random.Random) -> None:
-        """All the time until the daemon is gone."""
+    def refuse(self, number: int) -> None:
+        """Notes that a FIN was refused, because the time of the message was up: that it came again is right."""
+        with self._lock:
+            self.unsure.add(number)
+            self.again.pop(number, None)
 
-    def check(self, daemon: Daemon) -> None:
-        """After a start."""
+    def unfinish(self, number: int) -> None:
+        with self._lock:
+            self.finished_count -= self.finished_at[number] > 0
+            self.finished_at[number] = 0.0
 
-    def end(self, daemon: Daemon) -> None:
-        """Before all has to come."""
-
-
-@dataclass
-class Ledger:
-    """What the clients know, by body."""
-
-    channels: dict[str, Receipts]
-    acknowledged: set[bytes] = field(default_factory=set)
-    recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))  # when messages were acknowledged, ns
-    due: dict[bytes, float] = field(default_factory=dict)
-    early: set[bytes] = field(default_factory=set)
+    def requeue(self, count: int) -> None:
+        """Notes that many REQ, or, where it is negative, refusals of them."""
+        with self._lock:
+            self.requeues += count
 
     def fault(self, moment: float) -> None:
-        """What was finished shortly before may come again."""
-        for receipts in self.channels.values():
-            receipts.unsure |= {body for body, at in receipts.finished.items() if at > moment - SETTLED}
+        """Notes the end of the daemon: what was finished shortly before may come again."""
+        with self._lock:
+            self.unsure |= {number for number, at in enumerate(self.finished_at) if at > moment - SETTLED}
 
-    def lost(self) -> int:
-        """Of what was acknowledged; in each channel."""
-        return sum(len(receipts.lost(self.acknowledged)) for receipts in self.channels.values())
-
-    def duplicated(self) -> int:
-        """Finished a while before the next fault, and delivered again."""
-        return sum(len(receipts.again) for receipts in self.channels.values())
+    def lost(self, acknowledged: Iterable[int]) -> set[int]:
+        return {number for number in acknowledged if not self.finished_at[number]}
 
 
-class Load:
-    """Clients of one process of the daemon; they end when it does, or, with `finish_all`, when all has come."""
+class Ledger:
+    """The messages of one topic."""
 
-    def __init__(self, ledger: Ledger, daemon: Daemon, seed: str, finish_all: bool = False) -> None:
-        self._ledger = ledger
-        self._daemon = daemon
-        self._seed = seed
-        self._finish_all = finish_all
-        self._last_message = time.monotonic()
-        backlog = min(receipts.backlog for receipts in ledger.channels.values())
-        self._limit = min(MAX_PUBLISHED, max(100, backlog - messages_left(daemon)))
-        bodies: list[Callable[[], None]] = [partial(self._consume, name) for name in CHANNELS]
-        if not finish_all:
-            bodies += [partial(self._publish, number) for number in (0, 1)]
-            for name, receipts in ledger.channels.items():
-                bodies.append(partial(receipts.change, ledger, daemon, random.Random(f"{seed} {name} changes")))
-        self._threads = [threading.Thread(target=self._guard, args=(body,)) for body in bodies]
-        self._failures: list[BaseException] = []
-        for thread in self._threads:
-            thread.start()
+    def __init__(self, topic: str, channels: Mapping[str, Receipts]) -> None:
+        self.topic = topic
+        self.channels = channels
+        self.count = 0  # of acknowledged messages
+        self.bytes = 0  # of their bodies
+        self._acknowledged = bytearray()  # 1 for each number that is
+        self._lock = threading.Lock()
 
-    def _guard(self, body: Callable[[], None]) -> None:
-        try:
-            body()
-        except (OSError, HTTPException):
-            pass  # killed
-        except BaseException as error:
-            self._failures.append(error)
+    def new_bodies(self, sizes: Sequence[int]) -> list[bytes]:
+        """Returns bodies of about these many bytes, to be published to this topic."""
+        with self._lock:
+            first = len(self._acknowledged)
+            self._acknowledged.extend(bytes(len(sizes)))
+            for receipts in self.channels.values():
+                receipts.extend(len(sizes))
+        return [self._body(number, size) for number, size in enumerate(sizes, first)]
 
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join()
-        assert not self._failures, self._failures
+    def _body(self, number: int, size: int) -> bytes:
+        return f"{self.topic} {number} {size} ".ljust(size, ".").encode()
 
-    def _publish(self, number: int) -> None:
-        chance = random.Random(f"{self._seed} {number}")
-        ledger = self._ledger
-        count = 0
-        with Client(self._daemon.tcp_address) as client:
-            while count < self._limit:
-                size = chance.choice((1, 1, 5, 40))
-                names = [f"{self._seed}-{number}-{count + i}" for i in range(size)]
-                bodies = [name.ljust(chance.choice((20, 200)), ".").encode() for name in names]
-                count += size
-                if size > 1:
-                    client.command(f"MPUB {TOPIC}".encode(), mpub_body(*bodies))
-                elif chance.random() < 0.2:
-                    delay = chance.choice((50, 300, 2000))
-                    ledger.due[bodies[0]] = time.time() + delay / 1000
-                    client.command(f"DPUB {TOPIC} {delay}".encode(), bodies[0])
-                else:
-                    client.command(f"PUB {TOPIC}".encode(), bodies[0])
-                assert client.response() == b"OK"
-                ledger.acknowledged.update(bodies)
-                ledger.recent.append(time.time_ns())
-            client.recv_until_closed()
+    def number(self, body: bytes) -> int:
+        """Returns the number of a message; raises AssertionError if it was never published."""
+        parts = body.split(b" ", 3)
+        assert len(parts) == 4, body[:100]
+        assert all(part.isdigit() for part in parts[1:3]), body[:100]
+        number = int(parts[1])
+        assert body == self._body(number, int(parts[2])), body[:100]
+        assert number < len(self._acknowledged), body[:100]
+        return number
 
-    def _consume(self, name: str) -> None:
-        chance = random.Random(f"{self._seed} {name}")
-        receipts = self._ledger.channels[name]
-        finishing: dict[bytes, list[bytes]] = {}  # bodies by ID, once for each FIN
-        with Client(self._daemon.tcp_address) as client:
-            client.subscribe(TOPIC, name, 100)
-            while True:
-                try:
-                    frame = client.frame(QUIET if self._finish_all else None)
-                except TimeoutError:  # what is deferred or in flight may come later
-                    if messages_left(self._daemon) and time.monotonic() < self._last_message + DEADLINE:
-                        continue
-                    return
-                if frame.type == ERROR:
-                    come_too_late(receipts, frame.data, finishing)
-                elif frame.type != MESSAGE:
-                    client.command(b"NOP")
-                else:
-                    message = parse_message(frame.data)
-                    self._last_message = time.monotonic()
-                    if time.time() < self._ledger.due.get(message.body, 0) - 0.005:
-                        self._ledger.early.add(message.body)
-                    at_once = receipts.come(message) or self._finish_all
-                    what = 1.0 if at_once else chance.random()
-                    if what > 0.3:
-                        finishing.setdefault(message.id, []).append(message.body)
-                        client.command(b"FIN " + message.id)
-                        receipts.finished[message.body] = time.time()
-                    elif what > 0.15:
-                        client.command(b"REQ " + message.id + b" %d" % chance.choice((0, 0, 40, 400)))
-                    # or it stays in flight
+    def acknowledge(self, bodies: Sequence[bytes]) -> None:
+        """Notes that a publisher received OK for them."""
+        numbers = [self.number(body) for body in bodies]
+        with self._lock:
+            for number in numbers:
+                self._acknowledged[number] = 1
+            self.count += len(bodies)
+            self.bytes += sum(map(len, bodies))
 
+    def acknowledged(self) -> list[int]:
+        return [number for number, is_acknowledged in enumerate(self._acknowledged) if is_acknowledged]
 
-def come_too_late(receipts: Receipts, error: bytes, finishing: dict[bytes, list[bytes]]) -> None:
-    """A message whose time was up before its FIN or REQ came: the daemon was right to take it back."""
-    refused = re.fullmatch(rb"E_(FIN|REQ)_FAILED \1 (.{16}) failed ID not in flight", error)
-    assert refused, error
-    if refused[1] == b"FIN":
-        body = finishing[refused[2]].pop()
-        receipts.unsure.add(body)  # that it came again does not make it a duplicate
-        receipts.again.discard(body)
-        if not finishing[refused[2]]:
-            receipts.finished.pop(body, None)  # a rewind may have been first
+    def lost(self, channel: str) -> set[int]:
+        """Returns what was acknowledged and not finished."""
+        return self.channels[channel].lost(self.acknowledged())
 
+    def is_finished(self) -> bool:
+        """True if every channel has finished what was acknowledged."""
+        return all(receipts.finished_count == self.count for receipts in self.channels.values())
 
-def messages_left(daemon: Daemon) -> int:
-    return sum(
-        topic["depth"] + channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
-        for topic in daemon.stats()["topics"]
-        for channel in topic["channels"]
-        if channel["channel_name"] in CHANNELS
-    )
+    def complaints(self, channel: str) -> list[str]:
+        """Returns what is wrong in a channel when nothing should be left."""
+        receipts, found = self.channels[channel], []
+        if lost := self.lost(channel):
+            found.append(f"{len(lost)} messages lost, such as {sorted(lost)[:3]}")
+        if receipts.finished_count > self.count:
+            found.append("messages without an OK")
+        if receipts.again:
+            found.append(f"{len(receipts.again)} finished messages delivered again, such as {list(receipts.again)[:3]}")
+        return [f"topic {self.topic}: channel {channel}: {text}" for text in found]

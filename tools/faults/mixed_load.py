@@ -1,6 +1,6 @@
 """The clients of a soak, each in a thread: all there is to do with a daemon, at random and for as long as one likes.
 
-Publishers and consumers of topics that live throughout keep a tally. Around them topics, channels and connections come
+Publishers and consumers of topics that live throughout keep a ledger. Around them topics, channels and connections come
 and go, lasting ones are paused for a while, and somebody looks at everything. What is chosen depends on the seed alone;
 what it meets also depends on time.
 """
@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from faults.soak_consumer import Consumer
-from faults.tally import Tally
+from faults.fenced_consumer import FencedConsumer
+from faults.ledger import Ledger
 from kit.account import next_body
 from kit.daemons import DEADLINE, Daemon, open_socket
 from kit.nsq_client import HEARTBEAT, Client, mpub_body
@@ -68,31 +68,31 @@ class Clients:
 class MixedLoad(Clients):
     """Clients of `daemon`. `interval` is the time in seconds between two publishes of a publisher."""
 
-    def __init__(self, daemon: Daemon, tallies: Sequence[Tally], seed: int, interval: float) -> None:
+    def __init__(self, daemon: Daemon, ledgers: Sequence[Ledger], seed: int, interval: float) -> None:
         super().__init__(seed)
         self._interval = interval
         self._daemon = daemon
-        self._tallies = tallies
+        self._ledgers = ledgers
         self._tls: ssl.SSLContext = tls_client_context()
         self._names = itertools.count()
         others = [self._come_and_go, self._pause, self._look]
         self._others = [self._start(body, body.__name__) for body in others]
         self._others += [self._start(self._publish, f"publisher {number}") for number in range(PUBLISHERS)]
         self._consumers = [
-            self._start(partial(self._consume, tally, name), f"{tally.topic} {name} {number}")
-            for tally in tallies
-            for name in tally.channels
+            self._start(partial(self._consume, ledger, name), f"{ledger.topic} {name} {number}")
+            for ledger in ledgers
+            for name in ledger.channels
             for number in range(CONSUMERS)
         ]
 
     def stop_publishing(self) -> None:
-        """Nothing new comes, and nothing is paused any more; consumers finish all they get from now on."""
+        """Ends all but consumers, which finish all they get from now on; nothing is paused any more."""
         self._stopping.set()
         for thread in self._others:
             thread.join()
 
     def stop(self) -> None:
-        """Also end the consumers."""
+        """Ends also the consumers."""
         self._stopping.set()
         self._stopped.set()
         for thread in (*self._others, *self._consumers):
@@ -117,28 +117,28 @@ class MixedLoad(Clients):
             self._count("reconnects")
 
     def _publish_once(self, client: Client, chance: random.Random) -> None:
-        tally = chance.choice(self._tallies)
+        ledger = chance.choice(self._ledgers)
         (verb,) = chance.choices(list(VERBS), list(VERBS.values()))
         count = 1
         if verb in BATCHES:
             count = BURST if chance.random() < 0.01 else chance.randrange(2, 40)
-        bodies = tally.new_bodies([chance.choice(SIZES) for _ in range(count)])
+        bodies = ledger.new_bodies([chance.choice(SIZES) for _ in range(count)])
         if verb.startswith("/"):
-            status, _, answer = self._daemon.http("POST", f"{verb}?topic={tally.topic}", b"\n".join(bodies))
+            status, _, answer = self._daemon.http("POST", f"{verb}?topic={ledger.topic}", b"\n".join(bodies))
             assert (status, answer) == (200, b"OK"), (status, answer)
         else:
-            line = f"{verb} {tally.topic}" + (f" {chance.choice((1, 100, 3000))}" if verb == "DPUB" else "")
+            line = f"{verb} {ledger.topic}" + (f" {chance.choice((1, 100, 3000))}" if verb == "DPUB" else "")
             client.command(line.encode(), mpub_body(*bodies) if verb == "MPUB" else bodies[0])
             while (response := client.response()) == HEARTBEAT:
                 client.command(b"NOP")
             assert response == b"OK", response
-        tally.acknowledge(bodies)
+        ledger.acknowledge(bodies)
 
-    def _consume(self, tally: Tally, channel: str, chance: random.Random) -> None:
+    def _consume(self, ledger: Ledger, channel: str, chance: random.Random) -> None:
         while not self._stopped.is_set():
             with self._connect(chance) as client:
-                client.subscribe(tally.topic, channel, rdy=chance.choice((1, 10, 100)))
-                consumer = Consumer(client, tally, channel, chance, finish_all=self._stopping.is_set)
+                client.subscribe(ledger.topic, channel, rdy=chance.choice((1, 10, 100)))
+                consumer = FencedConsumer(client, ledger, channel, chance, finish_all=self._stopping.is_set)
                 consumer.serve(chance.uniform(2, 20), self._stopped)
                 if self._stopping.is_set() or chance.random() < 0.6:
                     consumer.leave()
@@ -147,10 +147,10 @@ class MixedLoad(Clients):
             self._count("reconnects")
 
     def _pause(self, chance: random.Random) -> None:
-        """Topics and channels stand still for a while."""
+        """Pauses topics and channels for a while."""
         while not self._stopping.wait(chance.uniform(0.5, 5)):
-            tally = chance.choice(self._tallies)
-            topic, channel = f"topic={tally.topic}", chance.choice(list(tally.channels))
+            ledger = chance.choice(self._ledgers)
+            topic, channel = f"topic={ledger.topic}", chance.choice(list(ledger.channels))
             what, query = chance.choice([("topic", topic), ("channel", f"{topic}&channel={channel}")])
             post(self._daemon, f"/{what}/pause?{query}")
             self._stopping.wait(chance.uniform(0.2, 3))
@@ -167,7 +167,7 @@ class MixedLoad(Clients):
             self._count("come and gone")
 
     def _ephemeral_topic(self, name: str, chance: random.Random) -> None:
-        """Goes with its only channel, and that with its only consumer."""
+        """Uses a topic that goes with its only channel, and that with its only consumer."""
         with self._connect(chance) as consumer, self._connect(chance) as publisher:
             consumer.subscribe(f"{name}#ephemeral", "c#ephemeral", rdy=5)
             count = chance.randrange(2, 30)
@@ -178,15 +178,15 @@ class MixedLoad(Clients):
                 consumer.reset()
 
     def _ephemeral_channel(self, name: str, chance: random.Random) -> None:
-        """Of a topic that stays, which may be paused just now."""
+        """Uses a channel of a topic that stays, which may be paused just now."""
         with self._connect(chance) as client:
-            client.subscribe(chance.choice(self._tallies).topic, f"{name}#ephemeral", rdy=10)
+            client.subscribe(chance.choice(self._ledgers).topic, f"{name}#ephemeral", rdy=10)
             with suppress(TimeoutError):
                 for _ in range(chance.randrange(10)):
                     client.frame(0.1)
 
     def _short_lived_topic(self, name: str, chance: random.Random) -> None:
-        """With messages in memory and on disk, in flight and deferred."""
+        """Deletes a topic with messages in memory and on disk, in flight and deferred."""
         create(self._daemon, name, "c")
         with self._connect(chance) as client:
             client.publish(name, *[b"x" * 100] * chance.randrange(2, 200))
@@ -201,13 +201,13 @@ class MixedLoad(Clients):
         post(self._daemon, f"/topic/delete?topic={name}")
 
     def _connections(self, name: str, chance: random.Random) -> None:
-        """That do nothing, or not much."""
+        """Opens connections that do nothing, or not much."""
         for _ in range(10):
             with open_socket(self._daemon.tcp_address, DEADLINE) as sock:
                 sock.sendall(chance.choice((b"", b"  V", b"  V2", b"  V2NOP\n", b"  V2CLS\n", b"GET / HTTP/1.1\r\n")))
 
     def _look(self, chance: random.Random) -> None:
-        """At pages for people and for programs."""
+        """Looks at pages for people and for programs."""
         while not self._stopping.wait(chance.uniform(0.5, 2)):
             path = chance.choice(PATHS)
             status, _, page = self._daemon.http("GET", path)

@@ -57,7 +57,7 @@ class Host:
             _run("ip", "-n", self.name, *words.split())
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """How a program is started there."""
+        """Returns the command that starts a program there."""
         return ["nsenter", f"--net=/run/netns/{self.name}", "--", *argv]
 
 
@@ -80,7 +80,7 @@ class NameServer:
             self._socket.sendto(self._answer(query), client)
 
     def _answer(self, query: bytes) -> bytes:
-        """Of the form of RFC 1035; answers refer to the name in the question."""
+        """Answers in the form of RFC 1035; answers refer to the name in the question."""
         end = query.index(b"\0", 12) + 5
         question = query[12:end]
         name, (kind, _) = question[:-4], struct.unpack(">HH", question[-4:])

@@ -25,7 +25,7 @@ class Machine:
         self.command = ["env", f"{VARIABLE}={synced}", *python, "-P", __file__]
 
     def forget(self, data_path: Path) -> None:
-        """The daemon is dead: its data path gets back what was synced, and no more."""
+        """Gives the data path of a dead daemon back what was synced, and no more."""
         shutil.rmtree(data_path)
         shutil.copytree(self._synced, data_path)
 

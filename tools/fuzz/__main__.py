@@ -31,7 +31,7 @@ from zlib import crc32
 from cryptography.hazmat.bindings._rust import _openssl
 from gevent import Greenlet, get_hub, joinall, sleep
 
-from fuzz.client import GOODBYE, Client, Script
+from fuzz.client import GOODBYE, FuzzClient, Script
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.registry import Registry
 from gnsqd.broker.rules import RuleBook
@@ -61,8 +61,8 @@ GROWTH = 30 << 20  # bytes, after the first rounds
 SETTLED = 100  # rounds
 
 
-class Finding(Exception):
-    """What must not happen."""
+class FuzzFinding(Exception):
+    """Something that must not happen."""
 
 
 def python_tls() -> Any:
@@ -117,8 +117,8 @@ def scripts(chance: random.Random) -> list[Script]:
     ]
 
 
-class World:
-    """What lives as long as the process."""
+class FuzzWorld:
+    """Everything that lives as long as the process."""
 
     def __init__(self, directory: Path) -> None:
         self._library = load_failing(os.environ["GNSQD_FAILING"])
@@ -151,8 +151,8 @@ class World:
         self._greenlets.append(Greenlet.spawn(body))
         return self._greenlets[-1]
 
-    def play(self, scripts: list[Script], seed: str, is_native: bool, is_rough: bool) -> list[Client]:
-        """Finding. Returns the clients, which have ended."""
+    def play(self, scripts: list[Script], seed: str, is_native: bool, is_rough: bool) -> list[FuzzClient]:
+        """Returns the clients, which have ended; raises FuzzFinding."""
         chance = random.Random(seed)
         endpoint, new_tls = self._lanes[is_native]
         connection._new_endpoint = endpoint
@@ -174,21 +174,21 @@ class World:
             for sock in pair if has_small_buffers else ():
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2304)
             pieces = chance.choice(PIECES[not fits :] if is_native else PIECES[2:])
-            clients.append(Client(theirs, script, chance, pieces))
+            clients.append(FuzzClient(theirs, script, chance, pieces))
             is_failing[ours.fileno()] = is_native
             server._spawn_client(ours, f"127.0.0.1:{number}")
         self._drive(clients, server, chance, is_rough)
         self._end(registry, server)
         return clients
 
-    def _drive(self, clients: list[Client], server: TCPServer, chance: random.Random, is_rough: bool) -> None:
+    def _drive(self, clients: list[FuzzClient], server: TCPServer, chance: random.Random, is_rough: bool) -> None:
         disturbance, heartbeats = chance.choice((0, 0.01, 0.1)) * is_rough, chance.randrange(20)
         while running := [client for client in clients if not client.ended]:
             for client in running:
                 client.step()
                 if monotonic() > client.active_at + (ROUGH_PATIENCE if is_rough else PATIENCE):
                     if not is_rough:
-                        raise Finding(f"no progress for {client.script}")
+                        raise FuzzFinding(f"no progress for {client.script}")
                     client.end()
             served = list(server.clients.values())
             if heartbeats and served and chance.random() < 0.02:
@@ -208,7 +208,7 @@ class World:
             sleep(0)
 
     def _end(self, registry: Registry, server: TCPServer) -> None:
-        """Finding, unless all that belongs to the clients ends."""
+        """Raises FuzzFinding unless all that belongs to the clients ends."""
         deadline = monotonic() + PATIENCE
         while server.clients and monotonic() < deadline:
             sleep(0.0005)
@@ -218,11 +218,11 @@ class World:
         joinall(self._greenlets, PATIENCE)
         wrong = [(each, each.exception) for each in self._greenlets if not each.dead or each.exception]
         if wrong or self._errors:
-            raise Finding(f"{wrong} {self._errors}")
+            raise FuzzFinding(f"{wrong} {self._errors}")
 
 
-def play_round(world: World, seed: str) -> None:
-    """Finding."""
+def play_round(world: FuzzWorld, seed: str) -> None:
+    """Raises FuzzFinding if the lanes differ or something stays."""
     planned = scripts(random.Random(seed))
     files = len(os.listdir("/proc/self/fd"))
     *ordered, consumer = world.play(planned, f"{seed} python", False, False)
@@ -230,17 +230,17 @@ def play_round(world: World, seed: str) -> None:
     *rough, _ = world.play(planned, f"{seed} rough", True, True)
     for here, there, broken in zip(ordered, found, rough, strict=True):
         if here.frames != there.frames:
-            raise Finding(f"{here.frames} in Python, {there.frames} in C")
+            raise FuzzFinding(f"{here.frames} in Python, {there.frames} in C")
         # The last one may be an error, if the stream ended inside a command.
         frames = broken.frames[:-1] if broken.frames[-1:] and broken.frames[-1][0] == ERROR else broken.frames
         if frames != here.frames[: len(frames)]:
-            raise Finding(f"{frames} does not begin {here.frames}")
+            raise FuzzFinding(f"{frames} does not begin {here.frames}")
     # What is answered to a consumer depends on which messages come first.
     ours, theirs = (Counter(each.frames) + Counter(each.deliveries) for each in (consumer, same_consumer))
     if ours != theirs:
-        raise Finding(f"consumed {ours} in Python, {theirs} in C")
+        raise FuzzFinding(f"consumed {ours} in Python, {theirs} in C")
     if len(os.listdir("/proc/self/fd")) != files:
-        raise Finding("descriptors are left open")
+        raise FuzzFinding("descriptors are left open")
 
 
 def occupied() -> tuple[int, int]:
@@ -259,7 +259,7 @@ def main() -> int:
     flags = parser.parse_args()
     end, number, most = monotonic() + flags.seconds, flags.first, (sys.maxsize, sys.maxsize)
     with tempfile.TemporaryDirectory(prefix="gnsqd-fuzz-") as directory:
-        world = World(Path(directory))
+        world = FuzzWorld(Path(directory))
         while monotonic() < end:
             sys.stdout.write(f"round {number} of seed {flags.seed}, {world.injected.value} calls have failed\r")
             sys.stdout.flush()
@@ -268,7 +268,7 @@ def main() -> int:
             if (number - flags.first) % SETTLED == 0:
                 objects, allocated = occupied()
                 if objects > most[0] or allocated > most[1]:
-                    raise Finding(f"{objects} objects and {allocated} bytes, more than {most}")
+                    raise FuzzFinding(f"{objects} objects and {allocated} bytes, more than {most}")
                 most = min(most, (objects, allocated + GROWTH))
     sys.stdout.write("\nno finding\n")
     return 0

@@ -49,8 +49,8 @@ class TLSClient:
 
 
 class Script(NamedTuple):
-    """What a client does, however that is cut: it puts `layers` on, sends `commands`, answers messages if it waits for
-    `deliveries`, and ends its direction."""
+    """The acts of a client, however they are cut: it puts `layers` on, sends `commands`, answers messages if it waits
+    for `deliveries`, and ends its direction."""
 
     magic: bytes
     layers: list[str]
@@ -58,7 +58,7 @@ class Script(NamedTuple):
     deliveries: int = 0
 
 
-class Client:
+class FuzzClient:
     """`chance` cuts and stalls; `pieces` are numbers of bytes to send or receive at once."""
 
     def __init__(self, sock: socket.socket, script: Script, chance: random.Random, pieces: tuple[int, ...]) -> None:

@@ -21,7 +21,7 @@ LIMITS = (
 NO_ID = b"0123456789abcdef"
 
 
-class Command(NamedTuple):
+class BadCommand(NamedTuple):
     """`cut`: nothing follows, the client ends its side of the connection."""
 
     line: bytes
@@ -37,26 +37,29 @@ BAD_NAMES = [b"", b"t$", b"a:b", b"x" * 65, b"x#ephemera", b"#ephemeral", b"x" *
 
 # Refused in every state.
 ANYWHERE = [
-    *map(Command, [b"", b"\r", b"FOO", b"FOO bar", b"pub T", b" PUB T", b"\xff\x00"]),
-    *map(Command, [b"PUB", b"MPUB", b"DPUB", b"DPUB T"]),
-    Command(b"x" * 20000),
-    *(Command(verb + b" " + name, sized(b"x")) for verb in (b"PUB", b"MPUB") for name in BAD_NAMES),
-    *(Command(b"DPUB " + name + b" 0", sized(b"x")) for name in BAD_NAMES),
-    *(Command(b"DPUB T " + number, sized(b"x")) for number in (b"x", b"-1", b"1.5", b"+1", b"0x1", b"3600001", b"1_0")),
+    *map(BadCommand, [b"", b"\r", b"FOO", b"FOO bar", b"pub T", b" PUB T", b"\xff\x00"]),
+    *map(BadCommand, [b"PUB", b"MPUB", b"DPUB", b"DPUB T"]),
+    BadCommand(b"x" * 20000),
+    *(BadCommand(verb + b" " + name, sized(b"x")) for verb in (b"PUB", b"MPUB") for name in BAD_NAMES),
+    *(BadCommand(b"DPUB " + name + b" 0", sized(b"x")) for name in BAD_NAMES),
     *(
-        Command(line, int32(size) + b"x" * max(size, 0))
+        BadCommand(b"DPUB T " + number, sized(b"x"))
+        for number in (b"x", b"-1", b"1.5", b"+1", b"0x1", b"3600001", b"1_0")
+    ),
+    *(
+        BadCommand(line, int32(size) + b"x" * max(size, 0))
         for line in (b"PUB T", b"DPUB T 0", b"DPUB T 60000")
         for size in (0, -1, -(1 << 31), MAX_MSG_SIZE + 1)
     ),
-    *(Command(b"MPUB T", int32(size) + b"x" * max(size, 0)) for size in (0, -1, MAX_BODY_SIZE + 1)),
-    *(Command(b"MPUB T", sized(int32(count) + sized(b"x"))) for count in (0, -1, 900, 1 << 30)),
+    *(BadCommand(b"MPUB T", int32(size) + b"x" * max(size, 0)) for size in (0, -1, MAX_BODY_SIZE + 1)),
+    *(BadCommand(b"MPUB T", sized(int32(count) + sized(b"x"))) for count in (0, -1, 900, 1 << 30)),
     *(
-        Command(b"MPUB T", sized(int32(2) + sized(b"x") + int32(size) + b"x" * max(size, 0)))
+        BadCommand(b"MPUB T", sized(int32(2) + sized(b"x") + int32(size) + b"x" * max(size, 0)))
         for size in (0, -1, MAX_MSG_SIZE + 1)
     ),
-    *(Command(b"PUB T", sized(b"four")[:size], True) for size in range(8)),
-    *(Command(b"DPUB T 0", sized(b"four")[:size], True) for size in range(0, 8, 3)),
-    *(Command(b"MPUB T", sized(int32(2) + sized(b"x") + sized(b"y"))[:size], True) for size in range(18)),
+    *(BadCommand(b"PUB T", sized(b"four")[:size], True) for size in range(8)),
+    *(BadCommand(b"DPUB T 0", sized(b"four")[:size], True) for size in range(0, 8, 3)),
+    *(BadCommand(b"MPUB T", sized(int32(2) + sized(b"x") + sized(b"y"))[:size], True) for size in range(18)),
 ]
 
 BAD_SETTINGS: dict[str, tuple[object, ...]] = {
@@ -76,27 +79,29 @@ BAD_IDENTIFY = [
 
 # Refused before SUB.
 BEFORE = [
-    *map(Command, [b"RDY 1", b"RDY", b"RDY x", b"FIN " + NO_ID, b"REQ " + NO_ID + b" 0", b"TOUCH " + NO_ID, b"CLS"]),
-    *map(Command, [b"SUB", b"SUB T", b"AUTH x"]),
-    *(Command(b"SUB " + name + b" C") for name in BAD_NAMES),
-    *(Command(b"SUB T " + name) for name in BAD_NAMES),
-    *(Command(b"IDENTIFY", sized(body)) for body in BAD_IDENTIFY),
-    *(Command(verb, int32(size)) for verb in (b"IDENTIFY", b"AUTH") for size in (0, -1, MAX_BODY_SIZE + 1)),
-    *(Command(verb, sized(b"{}")[:size], True) for verb in (b"IDENTIFY", b"AUTH") for size in range(6)),
-    Command(b"AUTH", sized(b"secret")),
+    *map(BadCommand, [b"RDY 1", b"RDY", b"RDY x", b"FIN " + NO_ID, b"REQ " + NO_ID + b" 0", b"TOUCH " + NO_ID, b"CLS"]),
+    *map(BadCommand, [b"SUB", b"SUB T", b"AUTH x"]),
+    *(BadCommand(b"SUB " + name + b" C") for name in BAD_NAMES),
+    *(BadCommand(b"SUB T " + name) for name in BAD_NAMES),
+    *(BadCommand(b"IDENTIFY", sized(body)) for body in BAD_IDENTIFY),
+    *(BadCommand(verb, int32(size)) for verb in (b"IDENTIFY", b"AUTH") for size in (0, -1, MAX_BODY_SIZE + 1)),
+    *(BadCommand(verb, sized(b"{}")[:size], True) for verb in (b"IDENTIFY", b"AUTH") for size in range(6)),
+    BadCommand(b"AUTH", sized(b"secret")),
 ]
 
 # Refused after SUB.
 AFTER = [
-    Command(b"SUB T C"),
-    Command(b"IDENTIFY", sized(b"{}")),
-    Command(b"AUTH", sized(b"secret")),
-    *map(Command, [b"FIN", b"TOUCH", b"REQ", b"FIN short", b"TOUCH " + NO_ID + b"0", b"REQ " + NO_ID, b"REQ short 0"]),
-    *(Command(b"REQ " + NO_ID + b" " + number) for number in (b"x", b"-1", b"1.5", b"+1", b"0x1")),
-    *map(Command, [b"FIN " + NO_ID, b"TOUCH " + NO_ID, b"REQ " + NO_ID + b" 0", b"FIN  " + NO_ID]),
+    BadCommand(b"SUB T C"),
+    BadCommand(b"IDENTIFY", sized(b"{}")),
+    BadCommand(b"AUTH", sized(b"secret")),
+    *map(
+        BadCommand, [b"FIN", b"TOUCH", b"REQ", b"FIN short", b"TOUCH " + NO_ID + b"0", b"REQ " + NO_ID, b"REQ short 0"]
+    ),
+    *(BadCommand(b"REQ " + NO_ID + b" " + number) for number in (b"x", b"-1", b"1.5", b"+1", b"0x1")),
+    *map(BadCommand, [b"FIN " + NO_ID, b"TOUCH " + NO_ID, b"REQ " + NO_ID + b" 0", b"FIN  " + NO_ID]),
 ]
 # And before CLS.
-READY = [Command(b"RDY " + number) for number in (b"x", b"-1", b"1.5", b"+1", b"0x1", b"51", b"9223372036854775807")]
+READY = [BadCommand(b"RDY " + number) for number in (b"x", b"-1", b"1.5", b"+1", b"0x1", b"51", b"9223372036854775807")]
 
 NAMES = ["", "t$", "a:b", "x" * 65, "%C3%BC", "nobody", "%zz", "x;y"]
 ACTS = ["pub", "mpub", "topic/create", "topic/empty", "topic/delete", "topic/pause", "topic/unpause"]
@@ -136,11 +141,11 @@ REQUESTS: list[tuple[str, bytes | None]] = [
 ]
 
 
-def command(chance: random.Random, topic: str, channel: str, subscribed: bool, closing: bool) -> Command:
+def command(chance: random.Random, topic: str, channel: str, subscribed: bool, closing: bool) -> BadCommand:
     rows = [ANYWHERE, BEFORE] if not subscribed else [ANYWHERE, AFTER] if closing else [ANYWHERE, AFTER, READY]
     line, body, cut = chance.choice(chance.choice(rows))
     words = {b"T": topic.encode(), b"C": channel.encode()}
-    return Command(b" ".join(words.get(word, word) for word in line.split(b" ")), body, cut)
+    return BadCommand(b" ".join(words.get(word, word) for word in line.split(b" ")), body, cut)
 
 
 def request(chance: random.Random, topic: str, channel: str) -> tuple[str, bytes | None]:

@@ -22,9 +22,9 @@ from pathlib import Path
 from kit.daemons import PEERS, fast_directory
 from kit.pairs import running_pair
 from model.bad_arguments import LIMITS
-from model.player import Difference, ExplainedDifference
-from model.session import Session
-from model.sides import Side
+from model.player import Disagreement, ExplainedDisagreement
+from model.session import RandomSession
+from model.sides import DaemonSide
 
 STEPS = 200  # of a session
 SHOWN = 30  # steps
@@ -32,7 +32,7 @@ ENOUGH = 10  # differences
 LONG_ENOUGH = 30.0  # seconds, to look for the fewest steps that show a difference
 QUICK = 0.3  # seconds; what has not come then does not come, when a difference is looked into
 
-Sides = tuple[Side, Side]
+Sides = tuple[DaemonSide, DaemonSide]
 Outcome = tuple[int, list[str], Counter[str]]  # steps, differences in words, and explained ones
 
 
@@ -45,17 +45,17 @@ class Arena:
         self.explained: Counter[str] = Counter()
 
     def play(self, seed: str, steps: Collection[int] = range(STEPS), patience: float | None = None) -> list[str]:
-        """What was done; Difference."""
+        """Returns the trace; raises Disagreement."""
         on_disk = random.Random(seed).random() < 0.25
-        session = Session(self._pairs[on_disk], seed, on_disk)
+        session = RandomSession(self._pairs[on_disk], seed, on_disk)
         if patience is not None:
             session.patience = patience
         try:
             session.play(steps)
-        except ExplainedDifference as error:
+        except ExplainedDisagreement as error:
             self.explained[str(error)] += 1
             session.clean_up()
-        except Difference as error:
+        except Disagreement as error:
             error.add_note("\n".join((f"the last steps of session {seed}:", *session.trace[-SHOWN:])))
             session.clean_up()
             raise
@@ -63,10 +63,10 @@ class Arena:
         return session.trace
 
     def judge(self, seed: str) -> None:
-        """Play; a Difference has what is left of the session when steps that play no part are left out."""
+        """Plays a session; a Disagreement has the rest of it without steps that play no part."""
         try:
             self.play(seed)
-        except Difference as error:
+        except Disagreement as error:
             steps = self._fewest(seed)
             if steps is None:
                 error.add_note("played again it does not show")
@@ -80,7 +80,7 @@ class Arena:
         def shows(steps: list[int]) -> bool:
             try:
                 self.play(seed, steps, QUICK)
-            except Difference:
+            except Disagreement:
                 return True
             return False
 
@@ -108,7 +108,7 @@ def arena(directory: Path, nsqd: Path) -> Iterator[Arena]:
         pairs: list[Sides] = []
         for name, *flags in (("memory",), ("disk", "--mem-queue-size=0")):
             pair = stack.enter_context(running_pair(directory / name, nsqd, *LIMITS, *flags))
-            sides = (Side("gnsqd", pair.ours), Side("nsqd", pair.real))
+            sides = (DaemonSide("gnsqd", pair.ours), DaemonSide("nsqd", pair.real))
             for side in sides:
                 stack.enter_context(closing(side))
                 assert side.web.ask("PUT /config/log_level", b"error").status == 200
@@ -117,7 +117,7 @@ def arena(directory: Path, nsqd: Path) -> Iterator[Arena]:
 
 
 def play(nsqd: Path, seed: int, steps: int, first: int = 0, stride: int = 1, enough: int = 1) -> Outcome:
-    """That many steps, of the sessions `first`, `first + stride` and so on, or that many differences."""
+    """Plays that many steps, of the sessions `first`, `first + stride` and so on, or that many differences."""
     differences = []
     with (
         tempfile.TemporaryDirectory(prefix="gnsqd-differential-", dir=fast_directory()) as directory,
@@ -126,7 +126,7 @@ def play(nsqd: Path, seed: int, steps: int, first: int = 0, stride: int = 1, eno
         for number in itertools.count(first, stride):
             try:
                 ring.judge(f"{seed}.{number}")
-            except Difference as error:
+            except Disagreement as error:
                 differences.append("\n".join((str(error), *error.__notes__)))
             if ring.steps >= steps or len(differences) >= enough:
                 return ring.steps, differences, ring.explained

@@ -1,4 +1,4 @@
-"""Where gnsqd answers otherwise than the real nsqd, on purpose: each with its reason.
+"""The answers of gnsqd that differ from the real nsqd's on purpose, each with its reason.
 
 A session ends at such a step, because from there on the two are in different states.
 """
@@ -29,7 +29,7 @@ EXPLAINED = [
 
 
 def reason(step: str, ours: str, real: str) -> str:
-    """Why these answers to `step` differ; "" when nothing explains it."""
+    """Returns the reason why these answers to `step` differ; "" if nothing explains it."""
     for text, *patterns in EXPLAINED:
         if all(map(re.search, patterns, (step, ours, real))):
             return text

@@ -18,7 +18,7 @@ from pathlib import Path
 from kit.daemons import Daemon, eventually, own_command
 from kit.nsq_client import ERROR, MESSAGE, mpub_body, parse_message, sized
 from model.player import FENCE, FENCE_ID
-from model.reference import Broken, Came, Record, Topic
+from model.reference import Broken, Came, Promise, PromisedTopic
 from model.sides import Link
 
 TIMEOUT = 0.5  # seconds
@@ -28,13 +28,13 @@ CHANNELS = ("a", "b", "c")
 DELAYS = (0, 0, 0, 20, 150, 2000)  # ms
 
 
-class Publisher:
+class ModelPublisher:
     def __init__(self, daemon: Daemon) -> None:
         self._link = Link(daemon.tcp_address)
-        self._waiting: deque[tuple[Topic, list[bytes]]] = deque()
+        self._waiting: deque[tuple[PromisedTopic, list[bytes]]] = deque()
 
-    def publish(self, name: str, topic: Topic, verb: str, bodies: list[bytes], delay: int) -> None:
-        """Without waiting for the answer; `delay` in ms."""
+    def publish(self, name: str, topic: PromisedTopic, verb: str, bodies: list[bytes], delay: int) -> None:
+        """Publishes without waiting for the answer; `delay` in ms."""
         now = time.monotonic()
         for body in bodies:
             topic.sent[body] = now + delay / 1000
@@ -43,7 +43,7 @@ class Publisher:
         self._waiting.append((topic, bodies))
 
     def read(self, wait: bool = False) -> None:
-        """The answers that have come, or all."""
+        """Reads the answers that have come, or all."""
         while self._waiting and (wait or self._link.poll()):
             frame = self._link.next_frame()
             if frame is None:
@@ -60,15 +60,15 @@ class Publisher:
 class Subscriber:
     """One consumer; see `reference.Consumer`."""
 
-    def __init__(self, daemon: Daemon, name: str, topic: Topic, channel_name: str) -> None:
+    def __init__(self, daemon: Daemon, name: str, topic: PromisedTopic, channel_name: str) -> None:
         self.topic, self.channel_name = topic, channel_name
         self.channel = topic.channels[channel_name]
         self.fences = 0
-        self.held: deque[tuple[Record, Came]] = deque()
+        self.held: deque[tuple[Promise, Came]] = deque()
         self._since = self.read_at = time.monotonic()
         self._unseen = self.channel.unseen
         self._inbox: deque[Came] = deque()
-        self._asked: dict[bytes, Record] = {}
+        self._asked: dict[bytes, Promise] = {}
         self._refused = b""
         self.closed = False
         self._link = Link(daemon.tcp_address)
@@ -83,7 +83,7 @@ class Subscriber:
         self._link.send(b"RDY %d\n" % count)
 
     def read(self) -> None:
-        """Take what has come."""
+        """Takes the messages that have come."""
         begin = time.monotonic()
         while self._link.poll() and self._read_one():
             pass
@@ -125,13 +125,13 @@ class Subscriber:
         self.fences += 1
         self._asked.clear()
 
-    def answer(self, record: Record, delay: int | None) -> None:
-        """FIN (None), or REQ, `delay` in ms; without waiting."""
+    def answer(self, record: Promise, delay: int | None) -> None:
+        """Sends FIN (None), or REQ, `delay` in ms; without waiting."""
         self.channel.answer(record, time.monotonic(), None if delay is None else delay / 1000)
         self._asked[record.id] = record
         self._link.send(b"FIN %b\n" % record.id if delay is None else b"REQ %b %d\n" % (record.id, delay))
 
-    def touch(self, record: Record) -> None:
+    def touch(self, record: Promise) -> None:
         now = time.monotonic()
         self._asked[record.id] = record
         record.before = record.not_before
@@ -158,15 +158,15 @@ class Run:
         flags = [f"--msg-timeout={TIMEOUT}s", f"--mem-queue-size={self._chance.choice((0, 5, 100, 10_000))}"]
         flags += [f"--max-bytes-per-file={self._chance.choice((2_000, 100_000_000))}"]
         self._daemon = Daemon(own_command(), directory / "data", f"--durability={durability}", *flags)
-        self._topics = {name: Topic(TIMEOUT) for name in TOPICS}
-        self._publishers: list[Publisher] = []
+        self._topics = {name: PromisedTopic(TIMEOUT) for name in TOPICS}
+        self._publishers: list[ModelPublisher] = []
         self._subscribers: list[Subscriber] = []
         self._count = 0
         self.messages = 0
         self.restarts = 0
 
     def play(self, steps: int) -> None:
-        """Broken, if a promise is."""
+        """Raises Broken if a promise is."""
         with self._daemon:
             for name in TOPICS:
                 self._post(f"/topic/create?topic={name}")
@@ -186,7 +186,7 @@ class Run:
         assert status == 200, (path, status, answer)
 
     def _connect(self) -> None:
-        self._publishers = [Publisher(self._daemon) for _ in range(3)]
+        self._publishers = [ModelPublisher(self._daemon) for _ in range(3)]
         for name, topic in self._topics.items():
             for channel in topic.channels:
                 self._subscribe(name, channel)
@@ -251,7 +251,7 @@ class Run:
             self._chance.choice(self._subscribers).ready(self._chance.choice((0, 1, 5, 50)))
 
     def _settle(self) -> None:
-        """All that was published is acknowledged."""
+        """Waits until all that was published is acknowledged."""
         for publisher in self._publishers:
             publisher.read(wait=True)
 
@@ -317,7 +317,7 @@ class Run:
     # The end
 
     def _end(self) -> None:
-        """Everything must come to every channel, and be finished."""
+        """Waits until everything has come to every channel, and is finished."""
         self._settle()
         for name, topic in self._topics.items():
             self._create(name, CHANNELS[0])

@@ -1,4 +1,4 @@
-"""What a session expects of a daemon at rest: how many messages are where, and who gets the next ones."""
+"""The state that a session expects of a daemon at rest: the messages of each queue, and who gets the next ones."""
 
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
@@ -9,7 +9,7 @@ INIT, SUBSCRIBED, CLOSING = "init", "subscribed", "closing"
 
 
 @dataclass
-class Channel:
+class ExpectedChannel:
     name: str
     depth: int = 0
     in_flight: int = 0
@@ -19,17 +19,17 @@ class Channel:
 
 
 @dataclass
-class Topic:
+class ExpectedTopic:
     name: str
     depth: int = 0
     deferred: int = 0  # of those in `depth`
     paused: bool = False
-    channels: dict[str, Channel] = field(default_factory=dict)
+    channels: dict[str, ExpectedChannel] = field(default_factory=dict)
 
 
 @dataclass
-class Window:
-    """How many messages one consumer may get, and has."""
+class ConsumerWindow:
+    """The messages that one consumer may get, and has."""
 
     topic: str = ""
     channel: str = ""
@@ -46,14 +46,14 @@ class Queues:
     """All topics, by name."""
 
     def __init__(self) -> None:
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, ExpectedTopic] = {}
 
-    def topic(self, name: str) -> Topic:
-        return self.topics.setdefault(name, Topic(name))
+    def topic(self, name: str) -> ExpectedTopic:
+        return self.topics.setdefault(name, ExpectedTopic(name))
 
-    def channel(self, topic: str, name: str) -> Channel:
+    def channel(self, topic: str, name: str) -> ExpectedChannel:
         channels = self.topic(topic).channels
-        return channels.setdefault(name, Channel(name))
+        return channels.setdefault(name, ExpectedChannel(name))
 
     def publish(self, name: str, count: int, deferred: bool = False) -> None:
         topic = self.topic(name)
@@ -61,9 +61,9 @@ class Queues:
         if deferred:
             topic.deferred += count
 
-    def settle(self, windows: list[Window]) -> Iterator[tuple[Window, int]]:
-        """Let messages move until none can; the consumers that get some, and how many. Of a channel's consumers no more
-        than one may have room."""
+    def settle(self, windows: list[ConsumerWindow]) -> Iterator[tuple[ConsumerWindow, int]]:
+        """Lets messages move until none can; yields the consumers that get some, and the number. Of a channel's
+        consumers no more than one may have room."""
         for topic in self.topics.values():
             if topic.channels and not topic.paused:
                 for channel in topic.channels.values():
@@ -81,8 +81,8 @@ class Queues:
                 window.in_flight += count
                 yield window, count
 
-    def leave(self, window: Window) -> None:
-        """A consumer has gone; what it has in flight stays so."""
+    def leave(self, window: ConsumerWindow) -> None:
+        """Removes a consumer; what it has in flight stays so."""
         if window.state == INIT or window.topic not in self.topics:
             return
         topic = self.topics[window.topic]
@@ -102,7 +102,7 @@ class Queues:
         """Commands that are refused may make a topic all the same: an empty one."""
         for name, (depth, paused, channels) in stats.items():
             if name not in self.topics and not (depth or paused or channels):
-                self.topics[name] = Topic(name)
+                self.topics[name] = ExpectedTopic(name)
 
     def stats(self) -> Stats:
         return {

@@ -1,4 +1,4 @@
-"""What a topic of NSQ promises, written down as plainly as can be, for judging what a daemon delivers.
+"""The promises of a topic of NSQ, written down as plainly as can be, for judging what a daemon delivers.
 
 A message that was acknowledged comes to every channel there was, at the earliest when it is due, and again only when
 it was requeued or its time was up, one attempt older each time; after FIN it does not come again. Nobody knows exactly
@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 TOLERANCE = 0.01  # seconds; clocks on disk are coarser, and not the same
 
 
-class Consumer(Protocol):
-    """Who sent a FIN, REQ or TOUCH: `sync` waits until the daemon has executed all of them, and reports to it
+class PromisedConsumer(Protocol):
+    """A sender of FIN, REQ or TOUCH: `sync` waits until the daemon has executed all of them, and reports to it
     about those it refused; `fences` are the times that this was done. `read_at` is when it last took what had come."""
 
     fences: int
@@ -35,7 +35,7 @@ class Came(NamedTuple):
 
 
 @dataclass(eq=False)
-class Record:
+class Promise:
     """One message in one channel."""
 
     body: bytes
@@ -45,10 +45,10 @@ class Record:
     attempts: int = 0
     fewest: int = 0  # attempts that must have been kept
     unseen: int = 0  # of the last delivery
-    holder: Consumer | None = None
-    came_to: Consumer | None = None  # the latest delivery, and when that was read
+    holder: PromisedConsumer | None = None
+    came_to: PromisedConsumer | None = None  # the latest delivery, and when that was read
     came_at: float = 0.0
-    asked: Consumer | None = None  # who answered it last
+    asked: PromisedConsumer | None = None  # who answered it last
     fence: int = 0  # of `asked`, which settles the answer
     before: float = 0.0  # not_before, if that answer is refused
     answered_at: float = 0.0
@@ -62,24 +62,24 @@ class Broken(AssertionError):
 
 
 @dataclass(eq=False)
-class Channel:
+class PromisedChannel:
     """`timeout` is the daemon's msg-timeout in seconds. `unseen` counts the times that a message may have been sent to
     somebody who did not read it."""
 
     timeout: float
-    records: dict[bytes, Record] = field(default_factory=dict)
+    records: dict[bytes, Promise] = field(default_factory=dict)
     unseen: int = 0
-    consumers: list[Consumer] = field(default_factory=list)
+    consumers: list[PromisedConsumer] = field(default_factory=list)
 
     def starved(self, now: float) -> None:
-        """Count the deliveries that may have timed out in the buffers of consumers that have not read for long."""
+        """Counts the deliveries that may have timed out in the buffers of consumers that have not read for long."""
         self.unseen += sum(int((now - consumer.read_at) / (0.8 * self.timeout)) for consumer in self.consumers)
 
     def expect(self, body: bytes, not_before: float) -> None:
-        self.records.setdefault(body, Record(body, not_before)).must = True
+        self.records.setdefault(body, Promise(body, not_before)).must = True
 
-    def deliver(self, record: Record, consumer: Consumer, came: Came) -> bool:
-        """A message came to `consumer`; whether it may answer."""
+    def deliver(self, record: Promise, consumer: PromisedConsumer, came: Came) -> bool:
+        """Judges a message that came to `consumer`; returns True if that may answer."""
         now, attempts, id = came.at, came.attempts, came.id
         if consumer is not record.came_to:
             if attempts <= record.attempts and came.since < record.came_at:
@@ -117,8 +117,8 @@ class Channel:
             record.not_before = max(record.not_before, came.since) + self.timeout
         return True
 
-    def answer(self, record: Record, now: float, delay: float | None) -> None:
-        """Its holder requeues it, or finishes it (None)."""
+    def answer(self, record: Promise, now: float, delay: float | None) -> None:
+        """Notes that its holder requeues it, or finishes it (None)."""
         assert record.holder is not None
         record.asked, record.fence = record.holder, record.holder.fences + 1
         record.before = record.not_before
@@ -129,24 +129,24 @@ class Channel:
         else:
             record.not_before = now + delay
 
-    def refused(self, record: Record, now: float) -> None:
-        """The answer came too late, because the message had timed out; never before."""
+    def refused(self, record: Promise, now: float) -> None:
+        """Judges a refusal: the answer came too late, because the message had timed out; never before."""
         if now < record.before - TOLERANCE and not record.raced:
             raise Broken(f"{record}: refused {record.before - now:.3f} s before its time was up")
         record.finished = False
         record.not_before = record.before
         record.asked = None
 
-    def left(self, consumer: Consumer, unread: float) -> None:
-        """Its connection has ended, and nobody knows which of its last answers were read, nor what it was sent in the
-        seconds that it did not read."""
+    def left(self, consumer: PromisedConsumer, unread: float) -> None:
+        """Notes the end of its connection: nobody knows which of its last answers were read, nor what it was sent in
+        the seconds that it did not read."""
         self.unseen += 1 + int(unread / self.timeout)
         for record in self.records.values():
             if record.asked is consumer and record.fence > consumer.fences:
                 record.doubtful = True
 
     def restarted(self, now: float, settled: float, kept_attempts: bool) -> None:
-        """The daemon ended at `now`; of the answers only those are sure that came before `settled`."""
+        """Notes that the daemon ended at `now`; of the answers only those are sure that came before `settled`."""
         self.unseen += 1
         for record in self.records.values():
             if (record.asked is not None and record.fence > record.asked.fences) or record.answered_at > settled:
@@ -157,21 +157,21 @@ class Channel:
                 record.fewest = 0
             record.holder = None
 
-    def missing(self) -> list[Record]:
+    def missing(self) -> list[Promise]:
         return [record for record in self.records.values() if record.must and not record.finished]
 
 
 @dataclass(eq=False)
-class Topic:
+class PromisedTopic:
     """`waiting` are the messages published before there was a channel, with their `not_before`."""
 
     timeout: float
-    channels: dict[str, Channel] = field(default_factory=dict)
+    channels: dict[str, PromisedChannel] = field(default_factory=dict)
     sent: dict[bytes, float] = field(default_factory=dict)
     waiting: dict[bytes, float] = field(default_factory=dict)
 
     def acknowledged(self, bodies: list[bytes]) -> None:
-        """There were the same channels when they were sent."""
+        """Expects them in each channel: there were the same channels when they were sent."""
         for body in bodies:
             for channel in self.channels.values():
                 channel.expect(body, self.sent[body])
@@ -180,13 +180,13 @@ class Topic:
 
     def create(self, name: str) -> None:
         if name not in self.channels:
-            channel = self.channels[name] = Channel(self.timeout)
+            channel = self.channels[name] = PromisedChannel(self.timeout)
             for body, not_before in self.waiting.items():
                 channel.expect(body, not_before)
             self.waiting.clear()
 
-    def record(self, name: str, body: bytes) -> Record:
-        """Of a message that came to the channel, which it may even if it was sent before."""
+    def record(self, name: str, body: bytes) -> Promise:
+        """Returns that of a message that came to the channel, which it may even if it was sent before."""
         if body not in self.sent:
             raise Broken(f"nobody sent {body!r}")
-        return self.channels[name].records.setdefault(body, Record(body, self.sent[body]))
+        return self.channels[name].records.setdefault(body, Promise(body, self.sent[body]))

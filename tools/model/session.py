@@ -14,9 +14,9 @@ from typing import Any
 
 from kit.nsq_client import mpub_body, sized
 from model import bad_arguments
-from model.player import FENCE, STATS, UNKNOWN_ID, Connection, Difference, Held, Player
-from model.queues import CLOSING, INIT, SUBSCRIBED, Channel
-from model.sides import PATIENCE, Answer, Link, Side, Web, counts, shown
+from model.player import FENCE, STATS, UNKNOWN_ID, ConnectionPair, Disagreement, Held, Player
+from model.queues import CLOSING, INIT, SUBSCRIBED, ExpectedChannel
+from model.sides import PATIENCE, DaemonSide, HTTPAnswer, Link, Web, counts, shown
 
 TOPICS = ("a", "a", "b.B_-9", "e#ephemeral")
 CHANNELS = ("c", "c", "d", "x#ephemeral")
@@ -30,10 +30,12 @@ class Impossible(Exception):
     """The state does not allow this step."""
 
 
-class Session(Player):
+class RandomSession(Player):
     """`on_disk`: the daemons have no memory queue."""
 
-    def __init__(self, sides: tuple[Side, Side], seed: str, on_disk: bool, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, sides: tuple[DaemonSide, DaemonSide], seed: str, on_disk: bool, patience: float = PATIENCE
+    ) -> None:
         super().__init__(sides, patience)
         self.seed = seed
         self.chance = random.Random(seed)
@@ -46,7 +48,7 @@ class Session(Player):
         self._bodies = 0
 
     def play(self, steps: Collection[int]) -> None:
-        """Difference or ExplainedDifference. In the end all topics are gone, and all connections."""
+        """Plays steps; raises Disagreement or ExplainedDisagreement. In the end all topics and connections are gone."""
         try:
             for self.number in steps:
                 self.chance = random.Random(f"{self.seed} {self.number}")
@@ -54,7 +56,7 @@ class Session(Player):
                 self.rest()
             self._end()
         except (TimeoutError, ConnectionError, HTTPException, json.JSONDecodeError) as error:
-            raise Difference(f"{self.trace[-1]}: {error!r}", "?", "?") from error
+            raise Disagreement(f"{self.trace[-1]}: {error!r}", "?", "?") from error
 
     def _step(self) -> None:
         while True:
@@ -71,7 +73,7 @@ class Session(Player):
         self.rest()
 
     def clean_up(self) -> None:
-        """After a difference: nothing is left for the next session."""
+        """Removes everything after a difference, so that nothing is left for the next session."""
         for connection in list(self.connections):
             for link in connection.links:
                 link.close()
@@ -83,7 +85,7 @@ class Session(Player):
 
     # Choices
 
-    def _connection(self, *states: str) -> Connection:
+    def _connection(self, *states: str) -> ConnectionPair:
         found = [connection for connection in self.connections if not states or connection.window.state in states]
         if not found:
             raise Impossible
@@ -94,7 +96,7 @@ class Session(Player):
         return b"%d" % self._bodies + b"." * self.chance.choice((0, 0, 10, 500))
 
     def _delay(self) -> int:
-        """0 is none."""
+        """Chooses a delay; 0 is none."""
         return 0 if self._on_disk or self.chance.random() < 0.3 else self.chance.choice(LATER)
 
     # Connections
@@ -104,7 +106,7 @@ class Session(Player):
             raise Impossible
         self._made += 1
         links = [Link(side.daemon.tcp_address, self.patience) for side in self.sides]
-        connection = Connection(links, self._made)
+        connection = ConnectionPair(links, self._made)
         self.connections.append(connection)
         if self.chance.random() < 0.15:
             self.note(f"{connection}: connect")
@@ -118,7 +120,7 @@ class Session(Player):
             raise Impossible
         self._identify(connection)
 
-    def _identify(self, connection: Connection) -> None:
+    def _identify(self, connection: ConnectionPair) -> None:
         fields: dict[str, Any] = {**AT_ONCE, "feature_negotiation": self.chance.random() < 0.3}
         for name in self.chance.sample(("client_id", "hostname", "user_agent"), self.chance.randrange(4)):
             fields[name] = f"{name} {self._made}"
@@ -208,7 +210,7 @@ class Session(Player):
         self._answer(b"REQ %%b %d" % delay, delay)
 
     def _answer(self, command: bytes, delay: int = 0) -> None:
-        """To a message in flight; sometimes to one that is not, or that another has."""
+        """Answers a message in flight; sometimes one that is not, or that another has."""
         connection = self._connection(SUBSCRIBED, CLOSING)
         foreign = ""
         if self.chance.random() < 0.85:
@@ -248,7 +250,7 @@ class Session(Player):
         self.send(connection, [b"NOP"] * 2)
 
     def strange(self) -> None:
-        """What is explained."""
+        """Does one of the things that are answered otherwise on purpose."""
         connection = self._connection(INIT, SUBSCRIBED)
         if self.chance.random() < 0.9:
             raise Impossible
@@ -266,7 +268,7 @@ class Session(Player):
 
     # HTTP
 
-    def request(self, what: str, body: bytes | None) -> Answer:
+    def request(self, what: str, body: bytes | None) -> HTTPAnswer:
         ours, real = self.ask(what, body)
         self.compare("answers", ours, real)
         return ours
@@ -301,7 +303,7 @@ class Session(Player):
                 channel.paused = act == "pause"
 
     def _may_refill(self, topic: str, name: str) -> bool:
-        """Whether it is undetermined what is in flight after "empty": nsqd's Channel.Empty makes the consumers ready
+        """True if nobody knows what is in flight after "empty": nsqd's Channel.Empty makes the consumers ready
         before it empties the queue, so that one of them may take a message in between."""
         channels = self.queues.topics[topic].channels if topic in self.queues.topics else {}
         if name not in channels or channels[name].paused or not channels[name].depth:
@@ -309,7 +311,7 @@ class Session(Player):
         windows = [connection.window for connection in self.connections]
         return any(window.ready and (window.topic, window.channel) == (topic, name) for window in windows)
 
-    def _empty(self, topic: str, channel: Channel) -> None:
+    def _empty(self, topic: str, channel: ExpectedChannel) -> None:
         channel.depth = channel.in_flight = channel.deferred = 0
         for connection in self.connections:
             if (connection.window.topic, connection.window.channel) == (topic, channel.name):
@@ -323,7 +325,7 @@ class Session(Player):
         self.queues.topics.pop(name, None)
 
     def _drop_channel(self, topic: str, name: str) -> None:
-        """And with it its consumers' connections."""
+        """Drops a channel, and with it its consumers' connections."""
         self.queues.delete_channel(topic, name)
         for connection in list(self.connections):
             if (connection.window.topic, connection.window.channel) == (topic, name):
@@ -354,7 +356,7 @@ class Session(Player):
         self.request(what, body)
 
     def look(self) -> None:
-        """/stats with the clients; the connections that are about to end may be seen for a while."""
+        """Compares /stats with the clients; the connections that are about to end may be seen for a while."""
         topic, channel = self.chance.choice(self._topics), self.chance.choice(("", "", *self._channels))
         what = f"GET /stats?format={self.chance.choice(('json', 'json', 'text'))}&topic={topic}&channel={channel}"
         what = what.replace("#", "%23").removesuffix("&channel=") + "&include_mem=false"
@@ -367,4 +369,6 @@ WEIGHTS = dict(
     touch=5, req=14, cls=1, nop=1, strange=1, topic_act=6, channel_act=8, http_pub=4, http_mpub=3,
     bad_request=4, look=4,
 )  # fmt: skip
-KINDS: list[Callable[[Session], None]] = [getattr(Session, name) for name, n in WEIGHTS.items() for _ in range(n)]
+KINDS: list[Callable[[RandomSession], None]] = [
+    getattr(RandomSession, name) for name, n in WEIGHTS.items() for _ in range(n)
+]

@@ -38,7 +38,7 @@ class Link(Client):
         self.sock.shutdown(socket.SHUT_WR)
 
     def next_frame(self) -> Frame | None:
-        """None when the daemon has closed."""
+        """Returns None when the daemon has closed."""
         with suppress(ConnectionError):
             while self._polled is None:
                 self._read()
@@ -46,7 +46,7 @@ class Link(Client):
         return frame
 
     def poll(self) -> bool:
-        """Whether `next_frame` would come back at once."""
+        """True if `next_frame` would return immediately."""
         try:
             while self._polled is None and (self.buffer or is_readable(self.sock, 0)):
                 self._read()
@@ -62,8 +62,8 @@ class Link(Client):
             self._polled = frame
 
 
-class Answer(NamedTuple):
-    """Of HTTP; `kind` is the Content-Type, "" without one."""
+class HTTPAnswer(NamedTuple):
+    """An answer of HTTP; `kind` is the Content-Type, "" without one."""
 
     status: int
     kind: str
@@ -79,20 +79,20 @@ class Web:
         self.close = self._connection.close
 
     def send(self, what: str, body: bytes | None = None) -> None:
-        """`what` is method and target, such as `GET /ping`."""
+        """Sends a request; `what` is method and target, such as `GET /ping`."""
         method, target = what.split(" ", 1)
         self._connection.request(method, target, body)
 
-    def answer(self) -> Answer:
+    def answer(self) -> HTTPAnswer:
         response = self._connection.getresponse()
-        return Answer(response.status, response.getheader("Content-Type", ""), response.read())
+        return HTTPAnswer(response.status, response.getheader("Content-Type", ""), response.read())
 
-    def ask(self, what: str, body: bytes | None = None) -> Answer:
+    def ask(self, what: str, body: bytes | None = None) -> HTTPAnswer:
         self.send(what, body)
         return self.answer()
 
 
-class Side:
+class DaemonSide:
     """A daemon and the connection for HTTP that all sessions share."""
 
     def __init__(self, name: str, daemon: Daemon) -> None:
@@ -109,7 +109,7 @@ Stats = dict[str, tuple[int, bool, dict[str, tuple[int, int, int, int, bool]]]]
 
 
 def counts(text: bytes) -> Stats:
-    """What `/stats?format=json` has of each topic: depth, paused and the channels; of each channel depth, in flight,
+    """Returns from `/stats?format=json` of each topic depth, paused and the channels; of each channel depth, in flight,
     deferred, clients and paused. `text` begins behind `"topics":`."""
     return {
         topic["topic_name"]: (
@@ -122,6 +122,6 @@ def counts(text: bytes) -> Stats:
 
 
 def shown(stats: bytes) -> list[str]:
-    """What both daemons must answer: without times and ports, and the clients in any order."""
+    """Returns the part that both daemons must answer: without times and ports, and the clients in any order."""
     text = NAMELESS.sub("", stats.decode()).replace("},{", "}\n{").replace("[{", "[\n{").replace("}]", "}\n]")
     return sorted(line.strip() for line in text.split("\n"))

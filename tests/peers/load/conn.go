@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"compress/flate"
 	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
@@ -10,8 +9,6 @@ import (
 	"io"
 	"net"
 	"time"
-
-	"github.com/golang/snappy"
 )
 
 const (
@@ -30,77 +27,14 @@ var (
 
 // settings are what a connection asks for in IDENTIFY.
 type settings struct {
-	tls, deflate, snappy, unbuffered bool
-	heartbeat                        time.Duration
-}
-
-// encoder turns plain bytes into what goes over the wire. Each result stands by itself: what was sent before is not
-// referred to, so it can be made beforehand and sent any number of times. nil leaves bytes as they are.
-type encoder func(plain []byte) []byte
-
-func (e encoder) encode(plain []byte) []byte {
-	if e == nil {
-		return plain
-	}
-	return e(plain)
-}
-
-// newDeflate gives whole blocks, none of them the last of its stream, so blocks of many calls make one stream.
-func newDeflate() encoder {
-	var out bytes.Buffer
-	writer, _ := flate.NewWriter(&out, flate.BestSpeed)
-	return func(plain []byte) []byte {
-		out.Reset()
-		writer.Reset(&out)
-		_, _ = writer.Write(plain)
-		_ = writer.Flush()
-		return out.Bytes()
-	}
-}
-
-var snappyIdentifier = []byte("\xff\x06\x00\x00sNaPpY")
-
-// newSnappy gives chunks without the stream's identifier.
-func newSnappy() encoder {
-	var out bytes.Buffer
-	writer := snappy.NewBufferedWriter(&out)
-	return func(plain []byte) []byte {
-		out.Reset()
-		writer.Reset(&out)
-		_, _ = writer.Write(plain)
-		_ = writer.Flush()
-		return bytes.TrimPrefix(out.Bytes(), snappyIdentifier)
-	}
-}
-
-// encoder makes one for connections of these settings; each is for one goroutine.
-func (s settings) encoder() encoder {
-	switch {
-	case s.deflate:
-		return newDeflate()
-	case s.snappy:
-		return newSnappy()
-	}
-	return nil
-}
-
-// over puts compression on a socket: what to read from, once what must come first has been written to it.
-func (s settings) over(socket net.Conn) (io.Reader, error) {
-	switch {
-	case s.deflate:
-		return flate.NewReader(socket), nil
-	case s.snappy:
-		_, err := socket.Write(snappyIdentifier)
-		return snappy.NewReader(socket), err
-	}
-	return socket, nil
+	tls       bool
+	heartbeat time.Duration
 }
 
 // conn is a client's connection. One goroutine at a time may use it.
 type conn struct {
 	socket     net.Conn // TLS included
 	reader     io.Reader
-	encoder    encoder
 	buffer     []byte
 	start, end int // of what was received, but not yet handled
 }
@@ -113,13 +47,8 @@ func dial(address string, s settings, buffer int) (*conn, error) {
 	}
 	c := &conn{socket: socket, reader: socket, buffer: make([]byte, buffer)}
 	wanted := map[string]interface{}{"client_id": "load", "feature_negotiation": true, "user_agent": "load"}
-	for name, value := range map[string]bool{"tls_v1": s.tls, "deflate": s.deflate, "snappy": s.snappy} {
-		if value {
-			wanted[name] = true
-		}
-	}
-	if s.unbuffered {
-		wanted["output_buffer_size"] = -1
+	if s.tls {
+		wanted["tls_v1"] = true
 	}
 	if s.heartbeat > 0 {
 		wanted["heartbeat_interval"] = s.heartbeat.Milliseconds()
@@ -139,24 +68,13 @@ func dial(address string, s settings, buffer int) (*conn, error) {
 	if err := json.Unmarshal(answer, &given); err != nil {
 		return nil, fmt.Errorf("IDENTIFY was answered %q", answer)
 	}
-	for _, name := range []string{"tls_v1", "deflate", "snappy"} {
-		if wanted[name] != nil && given[name] != true {
-			return nil, fmt.Errorf("the daemon does not give %s", name)
-		}
-	}
 	if s.tls {
+		if given["tls_v1"] != true {
+			return nil, fmt.Errorf("the daemon does not give tls_v1")
+		}
 		c.socket = tls.Client(socket, &tls.Config{InsecureSkipVerify: true})
 		c.reader = c.socket
 		if err := c.expectOK("TLS"); err != nil {
-			return nil, err
-		}
-	}
-	if s.deflate || s.snappy {
-		c.encoder = s.encoder()
-		if c.reader, err = s.over(c.socket); err != nil {
-			return nil, err
-		}
-		if err := c.expectOK("compression"); err != nil {
 			return nil, err
 		}
 	}
@@ -195,10 +113,7 @@ func (c *conn) expectOK(what string) error {
 	return err
 }
 
-// send encodes; sendEncoded is for what already is.
-func (c *conn) send(plain []byte) error { return c.sendEncoded(c.encoder.encode(plain)) }
-
-func (c *conn) sendEncoded(wire []byte) error {
+func (c *conn) send(wire []byte) error {
 	_, err := c.socket.Write(wire)
 	return err
 }

@@ -1,8 +1,6 @@
 package main
 
-import (
-	"strconv"
-)
+import "strconv"
 
 const idBegin, idEnd = 10, 26 // in a message frame's data: timestamp, attempts, id
 
@@ -30,16 +28,13 @@ func dialConsumer(o options, number, buffer int) (*consumer, error) {
 
 func (c *consumer) ready(count int) error { return c.send([]byte("RDY " + strconv.Itoa(count) + "\n")) }
 
-// consume receives once and finishes what came; how many messages. `look`, if there is one, sees their bodies.
-func (c *consumer) consume(look func(body []byte)) (int, error) {
+// consume receives once and finishes what came; how many messages.
+func (c *consumer) consume() (int, error) {
 	c.finishes = c.finishes[:0]
 	count := 0
 	err := c.receive(func(kind uint32, data []byte) {
 		if kind != frameMessage {
 			return
-		}
-		if look != nil {
-			look(data[idEnd:])
 		}
 		c.finishes = append(c.finishes, "FIN "...)
 		c.finishes = append(c.finishes, data[idBegin:idEnd]...)

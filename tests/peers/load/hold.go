@@ -1,15 +1,11 @@
 package main
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync"
 
 const dialers = 8
 
-// hold opens `consumers` connections that answer heartbeats and do nothing else. With a channel they are subscribed;
-// with a count they take that many messages together, RDY each, and never finish them. The line of JSON comes when all
-// of that is so.
+// hold opens `consumers` connections that answer heartbeats and do nothing else. With a channel they are subscribed. The
+// line of JSON comes when all are open.
 func hold(o options) (result, error) {
 	var found result
 	meter := begin(options{})
@@ -18,56 +14,30 @@ func hold(o options) (result, error) {
 		numbers <- i
 	}
 	close(numbers)
-	var held atomic.Int64
+	failed := make(chan error, o.consumers)
 	var waiting sync.WaitGroup
-	var reached sync.Once
-	full := make(chan struct{})
-	failed := make(chan error, 1)
-	fail := func(err error) {
-		select {
-		case failed <- err:
-		default:
-		}
-	}
-	keep := func(c *conn) {
-		for {
-			if err := c.receive(func(kind uint32, data []byte) {
-				if kind == frameMessage && held.Add(1) == int64(o.count) {
-					reached.Do(func() { close(full) })
-				}
-			}); err != nil {
-				fail(err)
-				return
-			}
-		}
-	}
 	waiting.Add(o.consumers)
 	for i := 0; i < dialers; i++ {
 		go func() {
 			for number := range numbers {
 				c, err := open(o, number)
 				if err != nil {
-					fail(err)
+					failed <- err
 					return
 				}
-				go keep(c)
+				go func() { failed <- keep(c) }()
 				waiting.Done()
 			}
 		}()
 	}
-	go func() {
-		waiting.Wait()
-		if o.count == 0 {
-			reached.Do(func() { close(full) })
-		}
-	}()
+	all := make(chan struct{})
+	go func() { waiting.Wait(); close(all) }()
 	select {
-	case <-full:
+	case <-all:
 	case err := <-failed:
 		return found, err
 	}
 	meter.read(&found)
-	found.Consumed = held.Load()
 	if err := print(found); err != nil {
 		return found, err
 	}
@@ -81,15 +51,20 @@ func hold(o options) (result, error) {
 	}
 }
 
+// keep reads, and answers heartbeats, until the connection fails.
+func keep(c *conn) error {
+	for {
+		if err := c.receive(func(kind uint32, data []byte) {}); err != nil {
+			return err
+		}
+	}
+}
+
 func open(o options, number int) (*conn, error) {
 	if o.channel == "" {
 		return dial(o.tcp, o.connection, small)
 	}
-	buffer := small
-	if o.count > 0 {
-		buffer = roomy
-	}
-	c, err := dialConsumer(o, number, buffer)
+	c, err := dialConsumer(o, number, small)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func request(target string, body []byte) []byte {
 	return append([]byte(head), body...)
 }
 
-func (c *httpConn) sendEncoded(wire []byte) error {
+func (c *httpConn) send(wire []byte) error {
 	_, err := c.socket.Write(wire)
 	return err
 }

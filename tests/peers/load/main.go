@@ -1,9 +1,8 @@
 // load is the load generator of the benchmarks: publishers and consumers on raw sockets that cost next to nothing, so
 // that the daemon is what is measured.
 //
-// What a publisher sends is made before the measurement, compressed too; a consumer looks at nothing but ids. Every
-// mode prints one line of JSON. `sink` is a daemon that does no work: what the generator reaches with it is the
-// generator's own limit.
+// What a publisher sends is made before the measurement; a consumer looks at nothing but ids. Every mode prints one line
+// of JSON.
 package main
 
 import (
@@ -25,7 +24,7 @@ type options struct {
 	topics, channels          int
 	rdy, count                int
 	rate                      float64
-	duration, warmup, delay   time.Duration
+	duration, warmup          time.Duration
 	wait                      bool
 	connection                settings
 }
@@ -34,7 +33,7 @@ type options struct {
 type result struct {
 	Seconds    float64 `json:"seconds"`
 	Published  int64   `json:"published"` // messages answered with OK
-	Consumed   int64   `json:"consumed"`  // messages finished, or held in flight
+	Consumed   int64   `json:"consumed"`  // messages finished
 	CPUSeconds float64 `json:"cpu_seconds"`
 	P50        float64 `json:"p50"`
 	P99        float64 `json:"p99"`
@@ -45,23 +44,18 @@ var modes = map[string]struct {
 	help string
 	run  func(options) (result, error)
 }{
-	"move":    {"publish, consume, or both at once, as fast as it goes", move},
-	"trip":    {"time PUBs at a given rate, from sending to the answer", trip},
-	"latency": {"time messages at a given rate, from sending to receiving", latency},
-	"hold":    {"keep connections open, and messages in flight, until stdin ends", hold},
+	"move": {"publish, consume, or both at once, as fast as it goes", move},
+	"trip": {"time PUBs at a given rate, from sending to the answer", trip},
+	"hold": {"keep connections open until stdin ends", hold},
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "sink" {
-		exit(sink(os.Args[2:]))
-	}
 	mode, known := modes[strings.Join(os.Args[1:min(len(os.Args), 2)], "")]
 	if !known {
 		fmt.Fprintln(os.Stderr, "usage: load MODE [flags]")
 		for name, mode := range modes {
 			fmt.Fprintf(os.Stderr, "  %-8s %s\n", name, mode.help)
 		}
-		fmt.Fprintf(os.Stderr, "  %-8s %s\n", "sink", "serve like nsqd with all the work left out")
 		os.Exit(2)
 	}
 	options, err := parse(os.Args[1], os.Args[2:])
@@ -96,13 +90,9 @@ func parse(mode string, arguments []string) (options, error) {
 	flags.Float64Var(&o.rate, "rate", 500, "`messages` per second that are timed")
 	flags.DurationVar(&o.duration, "for", 3*time.Second, "how long to publish, or else consume")
 	flags.DurationVar(&o.warmup, "warmup", 0, "how long to run before what is timed counts")
-	flags.DurationVar(&o.delay, "defer", 0, "DPUB with this `delay`")
 	flags.BoolVar(&o.wait, "wait", false, "once connected, print \"ready\" and wait for a line on stdin; "+
 		"stay connected until stdin ends")
 	flags.BoolVar(&o.connection.tls, "tls", false, "upgrade connections to TLS")
-	flags.BoolVar(&o.connection.deflate, "deflate", false, "upgrade connections to deflate")
-	flags.BoolVar(&o.connection.snappy, "snappy", false, "upgrade connections to snappy")
-	flags.BoolVar(&o.connection.unbuffered, "unbuffered", false, "have messages sent without a buffer")
 	flags.DurationVar(&o.connection.heartbeat, "heartbeat", 0, "`interval`; 0 is the daemon's")
 	if err := flags.Parse(arguments); err != nil {
 		return o, err

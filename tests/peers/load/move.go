@@ -160,7 +160,7 @@ func (m *movement) consume(c *consumer) {
 	err := c.ready(m.rdy)
 	for err == nil && !m.closing.Load() {
 		var count int
-		count, err = c.consume(nil)
+		count, err = c.consume()
 		m.consumed.Add(int64(count))
 		m.look()
 	}

@@ -25,7 +25,6 @@ type pool struct {
 // newPool makes as many commands as come to about a megabyte, at least one for each topic.
 func newPool(o options) *pool {
 	bodies := newBodies(o.size)
-	encoder := o.connection.encoder()
 	size := len(command(o, o.topic, bodies))
 	count := poolBytes / size
 	if count > poolCommands {
@@ -43,7 +42,7 @@ func newPool(o options) *pool {
 		if o.topics > 1 {
 			topic += strconv.Itoa(i % o.topics)
 		}
-		p.wire = append(p.wire, encoder.encode(command(o, topic, bodies))...)
+		p.wire = append(p.wire, command(o, topic, bodies)...)
 		p.ends = append(p.ends, len(p.wire))
 	}
 	return p
@@ -67,7 +66,7 @@ func (c *cursor) take(count int) ([]byte, int) {
 	return wire, count
 }
 
-// command is one PUB, DPUB, MPUB or HTTP request.
+// command is one PUB, MPUB or HTTP request.
 func command(o options, topic string, body func() []byte) []byte {
 	var messages []byte
 	for i := 0; i < o.batch; i++ {
@@ -84,15 +83,13 @@ func command(o options, topic string, body func() []byte) []byte {
 		return request("/pub?topic="+topic, body())
 	case o.batch > 0:
 		return append([]byte("MPUB "+topic+"\n"), sized(append(uint32Bytes(o.batch), messages...))...)
-	case o.delay > 0:
-		return append([]byte(fmt.Sprintf("DPUB %s %d\n", topic, o.delay.Milliseconds())), sized(body())...)
 	}
 	return append([]byte("PUB "+topic+"\n"), sized(body())...)
 }
 
 func uint32Bytes(n int) []byte { return []byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)} }
 
-// newBodies gives bodies that look like what people publish, JSON of a request, so that they compress as such.
+// newBodies gives bodies that look like what people publish, JSON of a request.
 func newBodies(size int) func() []byte {
 	random := rand.New(rand.NewSource(1))
 	return func() []byte {
@@ -108,7 +105,7 @@ func newBodies(size int) func() []byte {
 
 // publisher is a connection that publishes: NSQ's or HTTP.
 type publisher interface {
-	sendEncoded(wire []byte) error
+	send(wire []byte) error
 	// answers waits for answers; how many commands were taken. A refusal is an error.
 	answers() (int, error)
 }
@@ -170,7 +167,7 @@ func publish(to publisher, from *cursor, o options, end time.Time, q *quota, pub
 		}
 		for room > 0 {
 			wire, count := from.take(room)
-			if err := to.sendEncoded(wire); err != nil {
+			if err := to.send(wire); err != nil {
 				return err
 			}
 			unanswered += count

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 
-from benchmarks.footprint import cpu_share
+from benchmarks.lanes import cpu_share
 from faults.attacks.figures import Attack, Figure, Setting, attempts, running
 from kit.nsq_client import Client
 
@@ -53,7 +53,7 @@ def time_out(number: int, command: list[str], setting: Setting) -> list[Figure]:
 
 
 def lateness(consumers: list[Client]) -> float:
-    """The most seconds from when the message of a consumer should have timed out until it came again, or PATIENCE."""
+    """Returns the most seconds from the time-out of a message that is due until it came again, or PATIENCE."""
     first: dict[Client, float] = {}
     latest, last = 0.0, time.monotonic()
     with selectors.DefaultSelector() as selector:

@@ -1,4 +1,4 @@
-"""What an attack results in, how large it is, and the daemon that it is made on."""
+"""An attack, its size and its figures, and the daemon that it is made on."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ class Setting(NamedTuple):
         return max(int(size * self.scale), 1)
 
     def seconds(self, seconds: float) -> float:
-        """A time in which something is measured or may settle."""
+        """Scales a time in which something is measured or may settle."""
         return max(seconds * min(self.scale, 1.0), 0.1)
 
 
@@ -49,7 +49,7 @@ class Attack(NamedTuple):
 
 
 def attempts(measure: Callable[[], float], limit: float) -> list[float]:
-    """One figure if it is within the limit, else several: a disk that others keep busy can also stop a daemon."""
+    """Measures once if that is within the limit, else again: a disk that others keep busy can also stop a daemon."""
     values = [measure()]
     while values[0] > limit and len(values) < ATTEMPTS:
         values.append(measure())
@@ -58,8 +58,8 @@ def attempts(measure: Callable[[], float], limit: float) -> list[float]:
 
 @contextmanager
 def running(command: list[str], *flags: str, topics: int = 0, channels: int = 1) -> Iterator[Daemon]:
-    """A daemon that starts with that many topics, called t0, t1 and so on, each with channels c0, c1 and so on, and is
-    killed in the end. A `{}` in a flag becomes an address."""
+    """Runs a daemon with that many topics, called t0, t1 and so on, each with channels c0, c1 and so on. A `{}` in a
+    flag becomes an address."""
     with tempfile.TemporaryDirectory(prefix="gnsqd-attacks-") as directory:
         addressed = [flag.format(f"127.0.0.1:{free_port()}") for flag in flags]
         daemon = Daemon(command, Path(directory) / "data", "--max-heartbeat-interval=1h", *addressed)
@@ -72,12 +72,12 @@ def running(command: list[str], *flags: str, topics: int = 0, channels: int = 1)
 
 
 def page_of(daemon: Daemon) -> str:
-    """The address of the page of a daemon with the flag PAGE."""
+    """Returns the address of the page of a daemon with the flag PAGE."""
     return last_flag(daemon.flags, "admin-http-address")
 
 
 def look_at_page(daemon: Daemon, path: str, token: str = "") -> int:
-    """The status."""
+    """Returns the status of the answer."""
     with closing(HTTPConnection(page_of(daemon), timeout=10 * DEADLINE)) as connection:
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
         response = connection.getresponse()

@@ -36,7 +36,7 @@ MEMORY_LIMIT = 200.0  # MB, with everything that the page needs
 
 
 def ask(sample: Sampler, to: Address, clients: int, times: int | None, requests: Sequence[bytes]) -> None:
-    """Each client sends that many requests on connections of their own, however they are answered; None: for ever."""
+    """Sends that many requests from each client, on new connections, however they are answered; None: for ever."""
 
     def ask() -> None:
         for request in islice(cycle(requests), times):
@@ -56,7 +56,7 @@ def ask(sample: Sampler, to: Address, clients: int, times: int | None, requests:
 
 
 def token_flags(directory: Path) -> list[str]:
-    """The files are there."""
+    """Writes the files of tokens."""
     flags = []
     for role, token in (("full", FULL), ("read", READ)):
         (directory / role).write_text(token + "\n")

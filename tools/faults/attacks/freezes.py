@@ -84,14 +84,14 @@ def answer_all(daemon: Daemon, count: int, command: bytes) -> None:
 
 
 def requeued_in_order(daemon: Daemon, count: int) -> None:
-    """All have been delivered, and requeued for an hour, before the channel became ordered."""
+    """Requeues all messages for an hour, and then makes the channel ordered."""
     in_memory(daemon, count)
     answer_all(daemon, count, b"REQ %%b %d\n" % HOUR)
     post(daemon, f"/channel/rules?{PLACE}&ordered=true")
 
 
 def scattered(daemon: Daemon, count: int) -> None:
-    """Every second message is finished, and the others are deferred."""
+    """Finishes every second message, and defers the others."""
     with_channel(daemon)
     pair = b"PUB t\n" + sized(b"x") + b"DPUB t %d\n" % HOUR + sized(b"x")
     with Client(daemon.tcp_address, timeout=10 * DEADLINE) as client:
@@ -104,7 +104,7 @@ def scattered(daemon: Daemon, count: int) -> None:
 
 
 def registrant(daemon: Daemon, topics: int) -> Nsqd:
-    """A client of nsqlookupd that has registered all these."""
+    """Returns a client of nsqlookupd that has registered all these."""
     nsqd = Nsqd(EmbeddedLookupd(daemon))
     for first in range(0, topics, 1000):
         numbers = range(first, min(first + 1000, topics))
@@ -122,21 +122,25 @@ def cancel(daemon: Daemon, _: object) -> None:
     post(daemon, f"/channel/deferred/cancel?{PLACE}&id={listed['messages'][0]['id']}")
 
 
+def scrape(daemon: Daemon, _: object) -> None:
+    assert daemon.http("GET", "/metrics")[0] == 200
+
+
 def view_pages(daemon: Daemon, topics: int) -> None:
-    """40 views at once."""
+    """Opens 40 views at the same time."""
     with ThreadPoolExecutor(40) as threads:
         assert set(threads.map(lambda _: look_at_page(daemon, "/topics"), range(40))) == {200}
 
 
 def publish_large(daemon: Daemon, clients: int) -> None:
-    """A body of 20,000 messages by each, all at once."""
+    """Publishes a body of 20,000 messages by each, all at the same time."""
     body = Random(1).randbytes(5_000_000)
     with ThreadPoolExecutor(clients) as threads:
         list(threads.map(lambda _: post(daemon, "/mpub?topic=t", body), range(clients)))
 
 
 def create_channels(daemon: Daemon, topics: int) -> None:
-    """In up to 300 of the topics, eight at a time."""
+    """Creates channels in up to 300 of the topics, eight at a time."""
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: create(daemon, f"t{number}", "c"), range(min(topics, 300))))
 
@@ -154,14 +158,14 @@ GIB = 1024
 def freeze(
     name: str, full_size: int, prepare: Prepare, act: Action, *flags: str, real: bool = False, topics: bool = False
 ) -> Attack:
-    """`prepare` gets the size, and `act` what that returned; with `topics`, the daemon starts with that many topics
-    of a channel each. Others may publish beside it."""
+    """Returns an attack: `prepare` gets the size, and `act` the result of that; with `topics`, the daemon starts with
+    that many topics of a channel each. Others may publish beside it."""
 
     def measure(command: list[str], setting: Setting) -> list[Figure]:
         size = setting.scaled(full_size)
 
         def longest_wait() -> float:
-            """ms by which it was longer than usual."""
+            """Returns the ms by which it was longer than usual."""
             with running(command, *flags, topics=size if topics else 0) as daemon, ExitStack() as stack:
                 prepared = prepare(daemon, size)
                 if setting.beside:
@@ -192,6 +196,7 @@ ATTACKS = (
     freeze("cancel, ordered, 500,000 requeued", 500_000, requeued_in_order, cancel),
     freeze("cancel, ordered, 500,000 requeued, journal", 500_000, requeued_in_order, cancel, JOURNAL),
     freeze("40 views of the page, 3,000 topics", 3_000, with_channel, view_pages, PAGE, topics=True),
+    freeze("/metrics, 10,000 topics", 10_000, with_channel, scrape, topics=True),
     freeze("channel/create, 10,000 topics", 10_000, with_channel, create_channels, real=True, topics=True),
     freeze("MPUB, 1,000,000 tiny messages", 1_000_000, with_channel, MPUB, ON_DISK, real=True),
     freeze(

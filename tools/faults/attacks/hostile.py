@@ -28,7 +28,7 @@ SETTLED = 5.0  # s
 
 
 def serve(sample: Sampler, ports: list[int]) -> None:
-    """A sample for each request: 1 if it had a token."""
+    """Samples each request: 1 if it had a token."""
 
     class Node(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -71,7 +71,7 @@ def figures(seconds: float, peak: float, nodes: Probe) -> list[Figure]:
 
 
 def look_with_gnsqadmin(number: int, command: list[str], setting: Setting) -> list[Figure]:
-    """By nsqlookupd, with a token."""
+    """Asks by nsqlookupd, with a token."""
     *interpreter, program = command
     gnsqadmin = [*interpreter, program.removesuffix("gnsqd") + ("nsqadmin_cli" if interpreter else "gnsqadmin")]
     with tempfile.TemporaryDirectory() as directory, Lookupd(own_lookupd_command(), Path(directory)) as lookupd:
@@ -86,7 +86,7 @@ def look_with_gnsqadmin(number: int, command: list[str], setting: Setting) -> li
 
 
 def look_at_the_page(number: int, command: list[str], setting: Setting) -> list[Figure]:
-    """With the read token, in the process of gnsqd."""
+    """Asks with the read token, in the process of gnsqd."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         flags = (PAGE, *EMBEDDED, *token_flags(Path(directory)))
         daemon = stack.enter_context(running(command, *flags, topics=1, channels=0))

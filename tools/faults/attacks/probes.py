@@ -73,12 +73,12 @@ def _run(act: Callable[..., None], sender: Connection, *arguments: Any) -> None:
 
 
 def pings(daemon: Daemon) -> Probe:
-    """When each began and how long it took, in seconds."""
+    """Samples the seconds that a ping takes."""
     return Probe(_ask, daemon.http_address, daemon.pid, b"", b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n", 1, INTERVAL)
 
 
 def batches(daemon: Daemon, rate: int = 0) -> Probe:
-    """The same of PUBs of 200 bytes: `rate` a second, or BATCH whenever the last ones are answered (0)."""
+    """Samples PUBs of 200 bytes: `rate` a second, or BATCH whenever the last ones are answered (0)."""
     count = max(int(rate * INTERVAL), 1) if rate else BATCH
     identify = b"  V2IDENTIFY\n" + sized(b'{"heartbeat_interval":-1}')
     commands = (b"PUB beside\n" + sized(bytes(200))) * count
@@ -86,10 +86,10 @@ def batches(daemon: Daemon, rate: int = 0) -> Probe:
 
 
 def _ask(sample: Sampler, address: Address, pid: int, first: bytes, request: bytes, size: int, interval: float) -> None:
-    """Send `request` again and again, which is answered with at least that many bytes, of which the last are OK."""
+    """Sends `request` again and again, which is answered with at least that many bytes, of which the last are OK."""
 
     def run_delay() -> float:
-        """Seconds for which the main thread of either process was ready to run and had no CPU, so far."""
+        """Returns the seconds for which the main thread of either process was ready to run and had no CPU, so far."""
         return sum(int(Path(f"/proc/{each}/schedstat").read_text().split()[1]) for each in (pid, "self")) / 1e9
 
     with open_socket(address, 10 * DEADLINE) as sock:
@@ -113,7 +113,7 @@ def _ask(sample: Sampler, address: Address, pid: int, first: bytes, request: byt
 
 
 def resident(pid: int) -> float:
-    """MB of memory of a process and of all that it has started."""
+    """Returns the MB of memory of a process and of all that it has started."""
     try:
         own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGESIZE / 1e6
         lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]

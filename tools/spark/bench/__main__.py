@@ -5,7 +5,6 @@ import os
 import platform
 import shutil
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,24 +15,20 @@ from spark.bench.rows import ROWS, SIZE, Cost, run_once
 
 WARM_UP = 20_000  # messages
 _HEADER = """\
-| rows per second | daemon | median | range | of the ceiling | CPU of Spark | of its Python | of daemons |
-|---|---|---:|---:|---:|---:|---:|---:|"""
+| rows per second | daemon | median | range | CPU of Spark | of its Python | of the daemon |
+|---|---|---:|---:|---:|---:|---:|"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="spark.bench", description=__doc__)
     parser.add_argument("--rows", nargs="*", choices=[row.key for row in ROWS], help="only these")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="of each run, a multiple of 4000")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="of each run, a multiple of 1000")
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
 
-    commands = {"ceiling": [], "text files": [], "gnsqd": own_command(), "nsqd": [str(PEERS / "nsqd")]}
-    sources = {"ceiling": "nsq_ceiling", "text files": "text"}
+    commands = {"gnsqd": own_command(), "nsqd": [str(PEERS / "nsqd")]}
     top = Path(tempfile.mkdtemp(prefix="nsq-bench-"))
     spark = start_session(top / "spark", conf={name: value for name, value in CONF.items() if value != QUICK_JAVA})
-    from spark.bench.ceiling import CeilingSource
-
-    spark.dataSource.register(CeilingSource)
     print(_HEADER, flush=True)
     for row in ROWS:
         if arguments.rows and row.key not in arguments.rows:
@@ -43,30 +38,27 @@ def main() -> None:
             for name, found in costs.items():
                 directory = Path(tempfile.mkdtemp(dir=top))
                 messages = WARM_UP if run < 0 else arguments.messages
-                cost = run_once(row, spark, sources.get(name, "nsq"), commands[name], directory, messages)
+                cost = run_once(row, spark, commands[name], directory, messages)
                 shutil.rmtree(directory)
                 if run >= 0:
                     found.append(cost)
         for name, found in costs.items():
-            print(_line(row.name, name, found, costs["ceiling"]), flush=True)
+            print(_line(row.name, name, found), flush=True)
     print(
-        "\nThe ceiling is a source that yields the same batches, or a sink that drops them, without NSQ.\n"
-        "CPU time is in seconds per million messages.\n"
+        "\nCPU time is in seconds per million messages.\n"
         f"{arguments.messages:,} messages of {SIZE} bytes, {arguments.runs} runs each, local[2] on "
         f"{os.cpu_count()} CPUs, Spark {spark.version}, Python {platform.python_version()}"
     )
     spark.stop()
     shutil.rmtree(top, ignore_errors=True)
-    sys.exit()
 
 
-def _line(row: str, daemon: str, costs: Sequence[Cost], ceiling: Sequence[Cost]) -> str:
-    """Returns a line of the table: figures are medians, and ratios those of medians."""
-    cost, least = (Cost(*map(statistics.median, zip(*each, strict=True))) for each in (costs, ceiling))
+def _line(row: str, daemon: str, costs: Sequence[Cost]) -> str:
+    """Returns a line of the table: figures are medians."""
+    cost = Cost(*map(statistics.median, zip(*costs, strict=True)))
     rates = sorted(1 / each.seconds for each in costs)
     parts = [row, daemon, f"{1 / cost.seconds:,.0f}", f"{rates[0]:,.0f}-{rates[-1]:,.0f}"]
-    parts.append(f"{least.seconds / cost.seconds:.0%}")
-    parts += [f"{each * 1e6:.2f}" if each else "" for each in (cost.spark, cost.python, cost.daemons)]
+    parts += [f"{each * 1e6:.2f}" for each in (cost.spark, cost.python, cost.daemon)]
     return f"| {' | '.join(parts)} |"
 
 

@@ -33,11 +33,11 @@ def main() -> None:
             print(f"{row.name}: left out, there is no such package for this Spark", file=sys.stderr)
             continue
         directory = Path(tempfile.mkdtemp(prefix="nsq-faults-"))
-        tally, gone, deaths = play(row, directory, arguments.times)
+        counts, gone, deaths = play(row, directory, arguments.times)
         times = len(row.faults) * (row.times if arguments.times is None else arguments.times)
-        cells = [row.name, times, *tally, deaths + 1]
+        cells = [row.name, times, *counts, deaths + 1]
         print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
-        if tally.lost > gone or (tally.duplicated and not row.may_repeat):
+        if counts.lost > gone or (counts.duplicated and not row.may_repeat):
             wrong.append(row.name)
         if arguments.keep:
             print(f"<!-- {directory} -->", flush=True)

@@ -1,4 +1,4 @@
-"""What is published, numbered bodies by a publisher that never stops, and what of it arrived in files of a stream."""
+"""A publisher that never stops, and what of its messages arrived in files of a stream."""
 
 import json
 import threading
@@ -9,26 +9,26 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
+from faults.ledger import Ledger, Receipts
 from kit.daemons import Daemon
 from kit.nsq_client import Client
 
 BATCH = 50  # bodies of one MPUB
-PADDING = b" " + b"x" * 100
+SIZE = 110  # bytes of a body
+TABLE = "table"  # the channel of the ledger
 
 
-class Publisher:
-    """Publishes bodies `{number} xxx...` to each nsqd in turn, from a thread; `next` is the number behind the last.
-    Those of `unsure` were not acknowledged, as the nsqd was killed, and are not published again.
+class StreamPublisher:
+    """Publishes to each nsqd in turn, from a thread; the ledger has what was acknowledged. Other messages, whose nsqd
+    was killed, are not published again.
 
     While `paused` is held nothing is on its way, and new connections are made afterwards.
     """
 
     def __init__(self, daemons: Sequence[Daemon], topic: str, pause: float = 0.05) -> None:
-        self.next = 0
-        self.unsure: set[int] = set()
+        self.ledger = Ledger(topic, {TABLE: Receipts()})
         self.paused = threading.Lock()
         self._daemons = daemons
-        self._topic = topic
         self._pause = pause
         self._clients: dict[int, Client] = {}
         self._stopped = threading.Event()
@@ -46,33 +46,31 @@ class Publisher:
             self._error = error
 
     def _publish(self, index: int) -> None:
-        numbers = range(self.next, self.next + BATCH)
         try:
             client = self._clients.get(index)
             if client is None:
                 client = self._clients[index] = Client(self._daemons[index].tcp_address)
                 client.identify(heartbeat_interval=-1)
-            self.next += BATCH
-            client.publish(self._topic, *(b"%d" % number + PADDING for number in numbers))
+            bodies = self.ledger.new_bodies([SIZE] * BATCH)
+            client.publish(self.ledger.topic, *bodies)
+            self.ledger.acknowledge(bodies)
         except ConnectionError:
-            self.unsure.update(range(numbers.start, self.next))
             if client := self._clients.pop(index, None):
                 client.sock.close()
 
     def disconnect(self) -> None:
-        """For callers that hold `paused` and are about to restart daemons."""
+        """Closes all connections, for callers that hold `paused` and are about to restart daemons."""
         for client in self._clients.values():
             client.sock.close()
         self._clients.clear()
 
     def stop(self) -> None:
-        """No more."""
         self._stopped.set()
         self._thread.join()
         if self._error is not None:
             raise self._error
 
-    def __enter__(self) -> "Publisher":
+    def __enter__(self) -> "StreamPublisher":
         self._thread.start()
         return self
 
@@ -82,7 +80,7 @@ class Publisher:
         self.disconnect()
 
 
-class Tally(NamedTuple):
+class StreamCounts(NamedTuple):
     """`published` bodies that were acknowledged or came, `rows` of the files, `ids` distinct (nsqd, topic, message_id)
     among them; `lost` and `duplicated` bodies."""
 
@@ -111,17 +109,15 @@ def files(out: Path) -> list[Path]:
     return sorted(found)
 
 
-def tally(out: Path, publisher: Publisher) -> Tally:
-    """Of all that it has published."""
+def count(out: Path, ledger: Ledger) -> StreamCounts:
+    """Counts the messages in the files of a stream."""
     rows = 0
     ids: set[tuple[str, str, str]] = set()
-    numbers: set[int] = set()
+    receipts = ledger.channels[TABLE]
     for path in files(out):
         table = pq.read_table(path, columns=["nsqd", "topic", "message_id", "value"]).to_pydict()
         rows += len(table["value"])
         ids.update(zip(table["nsqd"], table["topic"], table["message_id"], strict=True))
-        numbers.update(int(value.split()[0]) for value in table["value"])
-    published = set(range(publisher.next))
-    assert numbers <= published, "something came that nobody published"
-    published -= publisher.unsure - numbers
-    return Tally(len(published), rows, len(ids), len(published - numbers), rows - len(numbers))
+        receipts.finish(map(ledger.number, table["value"]))
+    lost = len(ledger.lost(TABLE))
+    return StreamCounts(receipts.finished_count + lost, rows, len(ids), lost, receipts.again.total())

@@ -1,4 +1,4 @@
-"""What a stream is put through, a row of ROWS each, and how it is counted.
+"""The faults of a stream, a row of ROWS each, and the count of its messages.
 
 Two daemons, a publisher that never stops, a stream from both into a table. Then the faults of the row, each after the
 stream has committed another batch; then the publisher ends, the stream takes what is left, and the files are counted.
@@ -18,7 +18,7 @@ from kit.peer_program import PeerProgram
 from kit.spark_cluster import cluster
 from kit.spark_topics import daemon_options
 from kit.traffic import post
-from spark.faults.publishing import Publisher, Tally, tally
+from spark.faults.publishing import StreamCounts, StreamPublisher, count
 from spark.faults.stream_process import (
     CHANNEL,
     IN_RANGE_TASK,
@@ -35,11 +35,11 @@ LOOKUPD_AWAY = 10.0  # seconds
 
 
 @dataclass(frozen=True)
-class Row:
-    """Each of `faults` is done to a Stage, one after the other, all of them `times` times."""
+class StreamRow:
+    """Each of `faults` is done to a StreamStage, one after the other, all of them `times` times."""
 
     name: str
-    faults: tuple[Callable[["Stage"], None], ...]
+    faults: tuple[Callable[["StreamStage"], None], ...]
     times: int
     ranges: bool = False
     may_repeat: bool = False  # messages may come twice
@@ -52,10 +52,10 @@ class Row:
     table_format: str = "parquet"
 
 
-class Stage:
+class StreamStage:
     """The daemons, the publisher and the stream of one row, all below `directory`."""
 
-    def __init__(self, row: Row, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, row: StreamRow, directory: Path, stack: ExitStack) -> None:
         self.random = random.Random(row.name)
         self._lookupd_ports = (free_port(), free_port())
         self._directory = directory
@@ -93,12 +93,12 @@ class Stage:
             patience = {"SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1"}
             environment = StreamProcess.environment(directory) | patience
             master = stack.enter_context(cluster(directory / "cluster", environment))
-        self.publisher = stack.enter_context(Publisher(self.daemons, TOPIC))
+        self.publisher = stack.enter_context(StreamPublisher(self.daemons, TOPIC))
         self.stream = StreamProcess(directory, options, master, row.table_format)
         stack.callback(self.stream.close)
 
     def start_lookupd(self) -> None:
-        """nsqlookupd, always on the same ports."""
+        """Starts nsqlookupd, always on the same ports."""
         tcp, http = self._lookupd_ports
         flags = [f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}"]
         log = self._directory / "nsqlookupd.log"
@@ -109,12 +109,12 @@ class Stage:
             self.lookupd.__exit__(None, None, None)
             self.lookupd = None
 
-    def end(self) -> Tally:
-        """Publish no more, let the stream take what there is, and count."""
+    def end(self) -> StreamCounts:
+        """Publishes no more, lets the stream take what there is, and counts."""
         self.publisher.stop()
         self.wait_until_read()
         self.stream.finish()
-        return tally(self.stream.job / "out", self.publisher)
+        return count(self.stream.job / "out", self.publisher.ledger)
 
     def wait_until_read(self) -> None:
         self.stream.wait(self._is_read, "all messages read")
@@ -137,31 +137,31 @@ class Stage:
         daemon.restart(*self._flags, *fixed_ports())
 
 
-def kill_driver(stage: Stage) -> None:
-    """At any moment."""
+def kill_driver(stage: StreamStage) -> None:
+    """Kills the driver at any moment."""
     time.sleep(stage.random.uniform(0, 1.5))
     stage.stream.kill_driver()
 
 
-def inject(point: str, action: str = "executor") -> Callable[[Stage], None]:
+def inject(point: str, action: str = "executor") -> Callable[[StreamStage], None]:
     return lambda stage: stage.stream.inject(point, action)
 
 
-def restart_nsqd(stage: Stage) -> None:
-    """One of them, by a clean exit; the publisher waits meanwhile."""
+def restart_nsqd(stage: StreamStage) -> None:
+    """Restarts one of them by a clean exit; the publisher waits meanwhile."""
     with stage.publisher.paused:
         stage.publisher.disconnect()
         stage.random.choice(stage.daemons).restart()
 
 
-def kill_nsqd(stage: Stage) -> None:
+def kill_nsqd(stage: StreamStage) -> None:
     """Kills one of them, at any moment, in the middle of publishing."""
     time.sleep(stage.random.uniform(0, 1))
     stage.revive(stage.random.choice(stage.daemons))
 
 
-def inject_kill_of_nsqd(point: str) -> Callable[[Stage], None]:
-    def kill(stage: Stage) -> None:
+def inject_kill_of_nsqd(point: str) -> Callable[[StreamStage], None]:
+    def kill(stage: StreamStage) -> None:
         daemon = stage.random.choice(stage.daemons)
         stage.stream.inject(point, str(daemon.pid))
         stage.stream.wait(lambda: not daemon.running, "the end of nsqd")
@@ -170,13 +170,13 @@ def inject_kill_of_nsqd(point: str) -> Callable[[Stage], None]:
     return kill
 
 
-def rename_nsqd(stage: Stage) -> None:
+def rename_nsqd(stage: StreamStage) -> None:
     with stage.publisher.paused:
         stage.publisher.disconnect()
         stage.rename(stage.random.choice(stage.daemons))
 
 
-def restore_older_copy(stage: Stage) -> None:
+def restore_older_copy(stage: StreamStage) -> None:
     """Restores an older copy of one of them after more was read: an error, and the stream goes on with the next."""
     stage.stream.kill_driver()  # it may still ignore losses
     daemon, publisher = stage.random.choice(stage.daemons), stage.publisher
@@ -199,7 +199,7 @@ def restore_older_copy(stage: Stage) -> None:
         stage.wait_until_read()
 
 
-def outlive_retention(stage: Stage) -> None:
+def outlive_retention(stage: StreamStage) -> None:
     """Empties the channel at one of them while no stream runs, and waits until none of that is kept: an error, and the
     stream goes on with the next."""
     stage.stream.kill_driver()
@@ -215,7 +215,7 @@ def outlive_retention(stage: Stage) -> None:
     stage.stream.fail("MESSAGES_GONE")
 
 
-def lookupd_gone(stage: Stage) -> None:
+def lookupd_gone(stage: StreamStage) -> None:
     stage.stop_lookupd()
     time.sleep(LOOKUPD_AWAY)
     stage.start_lookupd()
@@ -232,22 +232,24 @@ RANGE_WORKER = tuple(inject(point, "worker") for point in IN_RANGE_TASK)
 RANGE_NSQD = tuple(map(inject_kill_of_nsqd, RANGE_POINTS))
 
 ROWS = (
-    Row("driver killed, at any moment", (kill_driver,), KILLS, may_repeat=True),
-    Row(f"driver killed at each of {len(DRIVER)} points", DRIVER, 1, may_repeat=True),
-    Row("driver killed, at any moment, with the real nsqd", (kill_driver,), KILLS, may_repeat=True, peer=True),
-    Row(f"driver killed at each of {len(DRIVER)} points, with the real nsqd", DRIVER, 1, may_repeat=True, peer=True),
-    Row("nsqd killed, at any moment", (kill_nsqd,), KILLS, may_repeat=True),
-    Row(f"nsqd killed at each of {len(NSQD)} points", NSQD, 1, may_repeat=True),
-    Row("the real nsqd restarted", (restart_nsqd,), KILLS, may_repeat=True, peer=True),
-    Row("executor killed at each point of a task", TASK, KILLS // 2, cluster=True),
-    Row("Python worker killed at each point of a task", WORKER, KILLS // 2),
-    Row(f"nsqlookupd gone for {LOOKUPD_AWAY:.0f} s", (lookupd_gone,), 5, lookupd=True),
-    Row("ranges: driver killed, at any moment", (kill_driver,), 2 * KILLS, ranges=True),
-    Row(f"ranges: driver killed at each of {len(RANGE_POINTS)} points", RANGE_DRIVER, 2, ranges=True),
-    Row("ranges: executor killed at each point of a task", RANGE_TASK, 5, ranges=True, cluster=True),
-    Row("ranges: Python worker killed at each point of a task", RANGE_WORKER, 5, ranges=True),
+    StreamRow("driver killed, at any moment", (kill_driver,), KILLS, may_repeat=True),
+    StreamRow(f"driver killed at each of {len(DRIVER)} points", DRIVER, 1, may_repeat=True),
+    StreamRow("driver killed, at any moment, with the real nsqd", (kill_driver,), KILLS, may_repeat=True, peer=True),
+    StreamRow(
+        f"driver killed at each of {len(DRIVER)} points, with the real nsqd", DRIVER, 1, may_repeat=True, peer=True
+    ),
+    StreamRow("nsqd killed, at any moment", (kill_nsqd,), KILLS, may_repeat=True),
+    StreamRow(f"nsqd killed at each of {len(NSQD)} points", NSQD, 1, may_repeat=True),
+    StreamRow("the real nsqd restarted", (restart_nsqd,), KILLS, may_repeat=True, peer=True),
+    StreamRow("executor killed at each point of a task", TASK, KILLS // 2, cluster=True),
+    StreamRow("Python worker killed at each point of a task", WORKER, KILLS // 2),
+    StreamRow(f"nsqlookupd gone for {LOOKUPD_AWAY:.0f} s", (lookupd_gone,), 5, lookupd=True),
+    StreamRow("ranges: driver killed, at any moment", (kill_driver,), 2 * KILLS, ranges=True),
+    StreamRow(f"ranges: driver killed at each of {len(RANGE_POINTS)} points", RANGE_DRIVER, 2, ranges=True),
+    StreamRow("ranges: executor killed at each point of a task", RANGE_TASK, 5, ranges=True, cluster=True),
+    StreamRow("ranges: Python worker killed at each point of a task", RANGE_WORKER, 5, ranges=True),
     *(
-        Row(
+        StreamRow(
             f"ranges: nsqd {what} with --durability={durability}",
             faults,
             times,
@@ -266,21 +268,21 @@ ROWS = (
         )
     ),
     *(
-        Row(f"ranges: {name}, into Delta Lake", faults, times, ranges=True, table_format="delta")
+        StreamRow(f"ranges: {name}, into Delta Lake", faults, times, ranges=True, table_format="delta")
         for name, faults, times in (
             ("driver killed, at any moment", (kill_driver,), 5),
             (f"driver killed at each of {len(RANGE_POINTS)} points", RANGE_DRIVER, 1),
             ("nsqd killed, at any moment", (kill_nsqd,), 5),
         )
     ),
-    Row("ranges: nsqd at another address", (rename_nsqd,), KILLS, ranges=True, lookupd=True),
-    Row("ranges: nsqd with an older copy", (restore_older_copy,), 3, ranges=True),
-    Row("ranges: messages older than the retention", (outlive_retention,), 3, ranges=True, retention=100_000),
+    StreamRow("ranges: nsqd at another address", (rename_nsqd,), KILLS, ranges=True, lookupd=True),
+    StreamRow("ranges: nsqd with an older copy", (restore_older_copy,), 3, ranges=True),
+    StreamRow("ranges: messages older than the retention", (outlive_retention,), 3, ranges=True, retention=100_000),
 )
 SHORT = (
-    Row("driver and nsqd killed, three times each", (*DRIVER[3::2], *NSQD[::3]), 1, may_repeat=True),
-    Row("executor killed at each point of a task", TASK, 1, cluster=True),
-    Row(
+    StreamRow("driver and nsqd killed, three times each", (*DRIVER[3::2], *NSQD[::3]), 1, may_repeat=True),
+    StreamRow("executor killed at each point of a task", TASK, 1, cluster=True),
+    StreamRow(
         "ranges: Python worker killed, power of nsqd lost twice",
         (*RANGE_WORKER[1:], *RANGE_NSQD[2::3]),
         1,
@@ -291,10 +293,10 @@ SHORT = (
 )
 
 
-def play(row: Row, directory: Path, times: int | None = None) -> tuple[Tally, int, int]:
-    """Returns the tally, how many messages were lost with an error, and how often the stream died and began again."""
+def play(row: StreamRow, directory: Path, times: int | None = None) -> tuple[StreamCounts, int, int]:
+    """Returns the counts, how many messages were lost with an error, and how often the stream died and began again."""
     with ExitStack() as stack:
-        stage = Stage(row, directory, stack)
+        stage = StreamStage(row, directory, stack)
         stage.stream.go_on(2)
         for _ in range(row.times if times is None else times):
             for fault in row.faults:

@@ -97,7 +97,7 @@ class StreamProcess:
 
     @staticmethod
     def environment(directory: Path) -> dict[str, str]:
-        """What the processes of a stream at `directory` are to have, a cluster's workers too."""
+        """Returns the environment of the processes of a stream at `directory`, a cluster's workers included."""
         base = spark_environment()
         path = [str(HERE / "inject"), *filter(None, [base.get("PYTHONPATH")])]
         return {**base, "NSQ_FAULTS": str(directory / "faults"), "PYTHONPATH": ":".join(path)}
@@ -110,7 +110,7 @@ class StreamProcess:
         return ClusterProcess(command, self.environment(self.job.parent), log)
 
     def wait(self, condition: Callable[[], T | None], what: str, timeout: float = PATIENCE) -> T:
-        """Like eventually(), while a stream that ends is started again."""
+        """Waits like eventually(), while a stream that ends is started again."""
 
         before = self.deaths
 
@@ -126,12 +126,12 @@ class StreamProcess:
             raise AssertionError(f"{error}\n{self._stream.text()[-20_000:]}") from None
 
     def batches(self) -> int:
-        """How many batches are committed."""
+        """Returns the number of committed batches."""
         commits = self.job / "checkpoint" / "commits"
         return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1 if commits.exists() else 0
 
     def go_on(self, batches: int = 1) -> None:
-        """Wait until that many more batches are committed."""
+        """Waits until that many more batches are committed."""
         before = self.batches()
         self.wait(lambda: self.batches() >= before + batches, f"{batches} more batches")
 
@@ -154,7 +154,7 @@ class StreamProcess:
         self._stream = self._start(**options)
 
     def inject(self, point: str, action: str) -> None:
-        """Do `action` when the stream comes to `point`, and wait until it happened."""
+        """Does `action` when the stream comes to `point`, and waits until it happened."""
         self._armed += 1
         temporary = self._faults / f"{self._armed}.tmp"
         temporary.write_text(action)
@@ -163,11 +163,11 @@ class StreamProcess:
         self.wait(done.exists, f"{action} at {point}")
 
     def kill_driver(self) -> None:
-        """SIGKILL to the driver, JVM and Python, wherever they are."""
+        """Kills the driver, JVM and Python, wherever they are."""
         self._stream.kill()
 
     def finish(self) -> None:
-        """Let it take what there is, and end."""
+        """Lets it take what there is, and end."""
         (self.job / "stop").touch()
         eventually(self._ended, "the end of the stream", PATIENCE)
 
@@ -190,6 +190,6 @@ def extent(daemon: Daemon) -> dict[str, Any]:
 
 
 def empty(daemon: Daemon) -> bool:
-    """Whether nothing of the topic is anywhere in the daemon."""
+    """True if nothing of the topic is anywhere in the daemon."""
     found = [part for topic in daemon.stats(TOPIC)["topics"] for part in (topic, *topic["channels"])]
     return not any(part.get(name) for part in found for name in ("depth", "in_flight_count", "deferred_count"))

@@ -41,7 +41,7 @@ def _kill_jvm() -> None:
 
 
 def _claim(point: str) -> str:
-    """The action of an armed fault, which is now ours; empty if there is none."""
+    """Returns the action of an armed fault, which is now ours; an empty text if there is none."""
     for armed in sorted(HERE.glob(f"{point}.armed.*")):
         try:
             action = armed.read_text()

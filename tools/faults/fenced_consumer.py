@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from faults.tally import Tally
+from faults.ledger import Ledger
 from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, Client, Message, parse_message
 
 FENCE = b"no-message's-id."  # as long as one
@@ -18,16 +18,16 @@ IDLE = 0.1  # seconds
 LATE = 1.0  # seconds until a message that was touched is finished
 
 
-class Consumer:
-    """Of `channel` of the topic that `tally` is about, by a client that is subscribed. It finishes most messages, puts
-    some back, and forgets a few; if `finish_all()`, it finishes all."""
+class FencedConsumer:
+    """A consumer of `channel`, by a client that is subscribed. It finishes most messages, puts some back, and forgets a
+    few; if `finish_all()`, it finishes all."""
 
     def __init__(
-        self, client: Client, tally: Tally, channel: str, chance: random.Random, finish_all: Callable[[], bool]
+        self, client: Client, ledger: Ledger, channel: str, chance: random.Random, finish_all: Callable[[], bool]
     ) -> None:
         self._client = client
-        self._tally = tally
-        self._receipts = tally.channels[channel]
+        self._ledger = ledger
+        self._receipts = ledger.channels[channel]
         self._chance = chance
         self._finish_all = finish_all
         self._asked: dict[bytes, int] = {}  # finished since the last fence: number by id
@@ -38,7 +38,7 @@ class Consumer:
         self._is_closing = False
 
     def serve(self, seconds: float, stopped: threading.Event) -> None:
-        """Take and answer messages for so long."""
+        """Takes and answers messages for that long."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not stopped.is_set():
             came = self._read(IDLE)
@@ -47,14 +47,14 @@ class Consumer:
                 self._send_fence()
 
     def leave(self) -> None:
-        """Take no more, and wait for what was answered to be read. What was touched or forgotten times out."""
+        """Takes no more, and waits until the answers were read. What was touched or forgotten times out."""
         self._client.command(b"CLS")
         while not self._is_closing:
             self._read()
         self._settle()
 
     def break_off(self) -> None:
-        """Reset the connection, with messages in flight."""
+        """Resets the connection, with messages in flight."""
         self._ignoring = True
         self._settle()
         self._client.reset()
@@ -71,7 +71,7 @@ class Consumer:
             self._client.command(b"FIN " + FENCE)
 
     def _read(self, seconds: float | None = None) -> bool:
-        """Whether something came within that many seconds; TimeoutError without a number."""
+        """Reads a frame; returns False if none came within that many seconds. Raises TimeoutError without a number."""
         try:
             frame = self._client.frame(seconds)
         except TimeoutError:
@@ -90,7 +90,7 @@ class Consumer:
         return True
 
     def _receive(self, message: Message) -> None:
-        number = self._tally.number(message.body)
+        number = self._ledger.number(message.body)
         self._receipts.deliver(number, message.attempts)
         if self._ignoring or any(message.id in held for held in (self._asked, self._fenced, self._late)):
             return  # it timed out before the FIN that is on the way, or yet to come, and that is for this delivery now
