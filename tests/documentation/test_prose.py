@@ -47,8 +47,10 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path != Path(__file__)
 ]
-# Where docstrings are judged.
-SENTENCES = [ROOT / part for part in ("gnsqd", "contrib/gnsq_pipeline", "contrib/pyspark_nsq", "tests/spark", "tools", ".ci")]
+# The folders whose docstrings are sentences.
+SENTENCES = [
+    ROOT / folder for folder in ("gnsqd", "contrib/gnsq_pipeline", "contrib/pyspark_nsq", "tools", ".ci", "tests/spark")
+]
 WRITTEN = [page for page in PAGES if page != DOCS / "NSQD-COMPAT.md"]
 
 each_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.stem))
