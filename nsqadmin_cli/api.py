@@ -110,7 +110,7 @@ class ClientStats(Struct, frozen=True, gc=False):
 
 
 class IdleAction(Struct, frozen=True, gc=False):
-    """What gnsqd will do in `left` ns to a channel that had no consumer for `time` ns."""
+    """The `policy` that gnsqd carries out in `left` ns on a channel that had no consumer for `time` ns."""
 
     policy: str
     time: Count
@@ -156,7 +156,7 @@ class TopicStats(_TopicFigures, frozen=True, gc=False):
 
 
 class ProcessStats(Struct, frozen=True, gc=False):
-    """What gnsqd reports of its process, and of the disk of its data: 0 bytes if it cannot query that."""
+    """The process of a gnsqd, and the disk of its data: 0 bytes if it cannot query that."""
 
     cpu_seconds: float  # since its start
     memory_bytes: Natural
@@ -334,7 +334,6 @@ class Peer:
     def request(
         self, method: str, path: str, body: bytes | None = None, *, query: Query = None, reasons: Reasons = None
     ) -> bytes:
-        """Returns the body of a 200 answer."""
         return self.read(method, path, body, query, reasons, b"".join)
 
     def read(
@@ -416,22 +415,22 @@ class Nsqd(Peer):
             raise NodeError(self.program, self.address, f"TCP port {port}: {reason}") from None
 
     def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
-        """Topics and channels, all or those of the given names (an empty name does not filter)."""
+        """Returns topics and channels, all or those of the given names (an empty name does not filter)."""
         query = {"format": "json", "include_clients": str(clients).lower(), "include_mem": "false"}
         query |= dict.fromkeys(("include_finished", "include_ages", "include_process"), "true")
         query |= {"topic": topic, "channel": channel}
         return self.ask("/stats", NodeStats, query)
 
     def daemon(self) -> str:
-        """`gnsqd` and its version, or `nsqd`, from the "built with" line of its text statistics."""
+        """Returns `gnsqd` and its version, or `nsqd`, from the "built with" line of its text statistics."""
         query = {"format": "text", "include_clients": "false", "include_mem": "false", "topic": "-"}
         first, _, _ = self.request("GET", "/stats", query=query).partition(b"\n")
         match = re.search(rb"\(built w/gnsqd-([0-9A-Za-z.]{1,20})-", first)
         return f"gnsqd {match[1].decode()}" if match else "nsqd"
 
     def dropped(self) -> dict[tuple[str, str], int]:
-        """The messages that each topic, with "" as channel, and each channel has dropped; none of the real nsqd, which
-        does not count them."""
+        """Returns the messages that each topic, with "" as channel, and each channel has dropped; none of the real
+        nsqd, which does not count them."""
         try:
             page = self.request("GET", "/metrics")
         except NodeRefused:
@@ -474,12 +473,11 @@ class Lookupd(Peer):
         return self.ask("/topics", _Topics).topics
 
     def channels(self, topic: str) -> tuple[str, ...]:
-        """Returns the channels that it knows; none of an unknown topic."""
         return self.ask("/channels", _Channels, {"topic": topic}).channels
 
     def lookup(self, topic: str) -> tuple[Producer, ...]:
-        """The nodes that consumers of a topic are sent to, without tombstoned ones. Code TOPIC_NOT_FOUND; gnsqd in
-        dev mode does not create the topic for it."""
+        """Returns the nodes that consumers of a topic are sent to, without tombstoned ones. Code TOPIC_NOT_FOUND; gnsqd
+        in dev mode does not create the topic for it."""
         query = {"topic": topic, "create": "false"}
         return self.ask("/lookup", _Producers, query).producers
 

@@ -16,7 +16,7 @@ class TooLarge(Exception):
 
 
 class Budget:
-    """What all answers of one look may take together: the share of each peer, and the rest for all."""
+    """The bytes that all answers of one look may take together: the share of each peer, and the rest for all."""
 
     def __init__(self, peers: int = 1) -> None:
         self.share = LARGEST_LOOK // 2 // max(1, peers)
@@ -32,7 +32,7 @@ class Budget:
 
 
 class Allowance:
-    """What one peer has answered in one look."""
+    """The bytes that one peer has answered in one look."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

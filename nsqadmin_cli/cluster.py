@@ -36,7 +36,7 @@ class Cluster:
     """Owns the HTTP client and the list of nodes."""
 
     def __init__(self, nsqds: Iterable[Address], lookupds: Iterable[Address], http: HTTPClient) -> None:
-        """A node given twice is one node, or its counts would double."""
+        """Takes a node that is given twice as one, or its counts would double."""
         self.timeout = http.timeout  # seconds for each answer
         self.waiting: Waiting | None = None
         self.http = http
@@ -51,8 +51,8 @@ class Cluster:
         return Cluster(nsqds, lookupds, self.http.acting(authorization))
 
     def nsqds(self) -> list[Nsqd]:
-        """The nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call. One that
-        does not answer is added to `lookupd_errors`; AdminError if none answers and no node was given."""
+        """Returns the nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call.
+        One that fails is added to `lookupd_errors`. Raises AdminError if none answers and no node was given."""
         nodes = {node.address: node for node in self._named}
         listed: dict[Address, Nsqd] = {}
         for lookupd, producers in self._ask_for_producers().items():
@@ -65,7 +65,7 @@ class Cluster:
         return list(nodes.values())
 
     def producers(self) -> list[Producer]:
-        """The nodes that the nsqlookupds list, each once, by address; queries them at each call, like `nsqds`."""
+        """Returns the nodes that the nsqlookupds list, each once, by address; queries them at each call."""
         producers = chain.from_iterable(self._ask_for_producers().values())
         nodes = {(producer.broadcast_address, producer.http_port): producer for producer in producers}
         return [nodes[key] for key in sorted(nodes)]
@@ -81,7 +81,8 @@ class Cluster:
         return self.listed
 
     def ask(self, question: Callable[[Nsqd], T], nodes: Sequence[Nsqd] | None = None) -> Answers[T]:
-        """`question(node)` for all nodes at once: what it returned or the NodeError it raised, in their order."""
+        """Asks all nodes together; returns, in order, what `question(node)` returned, or the NodeError that it
+        raised."""
         return ask_all(self.nsqds() if nodes is None else nodes, question, self.timeout, self.waiting)
 
     def ask_lookupds(self, question: Callable[[Lookupd], T]) -> Answers[T]:
@@ -95,8 +96,8 @@ def ask_all(
     waiting: Waiting | None = None,
     budget: Budget | None = None,
 ) -> Answers[T]:
-    """As `Cluster.ask`. A peer that takes more than `timeout` seconds counts as a NodeError. `budget` is for all
-    answers together, by default that of these peers."""
+    """Asks as `Cluster.ask` does. A peer that takes more than `timeout` seconds counts as a NodeError. `budget` is for
+    all answers together, by default that of these peers."""
     begun = time.monotonic()
     deadline = begun + timeout + _GRACE
     futures: dict[Address, Future[T]] = {peer.address: Future() for peer in peers}
@@ -154,7 +155,8 @@ def by_node(
     keys: Callable[[T], Mapping[str, object]] = lambda answer: {},
     failed: Mapping[str, object] = {},
 ) -> list[dict[str, Any]]:
-    """For --json: the address of each node, its error or null, and the `keys` of its answer, or these of `failed`."""
+    """Returns for --json the address of each node, its error or null, and `keys` of its answer, or these of
+    `failed`."""
     return [
         {"address": str(address)}
         | ({"error": answer.reason, **failed} if isinstance(answer, NodeError) else {"error": None, **keys(answer)})
@@ -171,7 +173,6 @@ def rows_of(kind: Callable[..., T], answers: Answers[T]) -> list[T]:
 
 
 def result_of(error: NodeError) -> Cell:
-    """Returns the reason, as a row has it."""
     return Cell(f"{error.program} {error.reason}", Tone.FAINT) if isinstance(error, NodeLacks) else failed(error.reason)
 
 

@@ -178,7 +178,6 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         Confirm(yes=False, dry_run=False).ask(warning, (), "Take them?", "")
 
     def _find(self) -> None:
-        """Finds new and returning nodes, repeatedly."""
         looked = time.monotonic()
         while not self._over.wait(_RETRY):
             if not self.errors and time.monotonic() < looked + _DISCOVERY:
@@ -250,7 +249,6 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                         yield address, channel
 
     def waiting(self) -> int:
-        """Returns the number of messages that can be delivered."""
         return sum(share.depth for _, share in self._shares(self._cluster.ask(self._node_stats)))
 
     def is_over(self, idle: float, kept: int) -> bool:
@@ -279,7 +277,6 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         return True
 
     def __exit__(self, *error: object) -> None:
-        """Requeues unfinished messages."""
         self._over.set()
         closing = list(self._subscriptions.values())
         with ThreadPoolExecutor(max(1, len(closing))) as pool:

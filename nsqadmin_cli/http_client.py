@@ -118,7 +118,7 @@ class NodeRefused(NodeError):
     def __init__(
         self, program: str, address: Address, status: int, document: Mapping[str, Any], explanation: str, advice: str
     ) -> None:
-        """`explanation` is shown if there is no code."""
+        """Shows `explanation` if there is no code."""
         self.status = status
         self.document = document
         self.code = str(document.get("message", ""))
@@ -138,7 +138,6 @@ class TLS:
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """Raises AdminError."""
         try:
             return tls_context(self.ca, self.cert, self.key, not self.insecure)
         except OSError as error:
@@ -162,9 +161,9 @@ class HTTPClient:
         named: Iterable[Address] = (),
         patience: float = inf,
     ) -> None:
-        """`timeout`: seconds for a whole answer, with a retry over TLS; `patience`: until one to GET begins. The token
-        is sent to the nodes `named` only: anybody may register with an nsqlookupd. AdminError if the token file cannot
-        be used."""
+        """Limits a whole answer, with a retry over TLS, to `timeout` seconds, and the time until one to GET begins to
+        `patience`. The token is sent to the nodes `named` only: anybody may register with an nsqlookupd. Raises
+        AdminError if the token file cannot be used."""
         self.timeout = timeout
         self.patience = min(patience, timeout)
         self.slow: set[Address] = set()  # nodes that did not answer in time
@@ -206,9 +205,9 @@ class HTTPClient:
         program: str = "nsqd",
         read: Callable[[Iterator[bytes]], Any] = b"".join,
     ) -> tuple[Mapping[str, str], Any]:
-        """Headers of a 200 answer, and what `read` makes of its parts. Raises NodeRefused for other answers,
-        NodeError for all other failures. A node that requires HTTPS and reports its port is queried there, as by NSQ's
-        own tools."""
+        """Returns the headers of a 200 answer, and what `read` makes of its parts. Raises NodeRefused for other
+        answers, NodeError for all other failures. A node that requires HTTPS and reports its port is queried there, as
+        by NSQ's own tools."""
         asked = self._moved.get(address) or self._reached.get(address, address)
         authorization = self._authorization if program == "nsqd" and address in self._named else ""
         headers = self._headers | ({"Authorization": authorization} if authorization else {})
@@ -319,7 +318,6 @@ def read_token(path: str) -> str:
 
 
 def timed_out(timeout: float) -> str:
-    """Returns the reason of a NodeError for a timeout."""
     return f"no complete answer within {timeout:g} s"
 
 
@@ -362,7 +360,7 @@ class _Connected:
         super().request(*args, **more)  # type: ignore[misc]
 
     def getresponse(self) -> Any:
-        """An answer begins within the timeout for connecting, and is complete within that for reading."""
+        """Waits for an answer to begin within the timeout for connecting, and limits all of it to that for reading."""
         sock, whole = self.sock, self.timeout or inf
         self.timeout = self._patience
         response = super().getresponse()  # type: ignore[misc]
@@ -376,7 +374,7 @@ class _Connected:
             raise HTTPError(str(error)) from error
 
     def _connect(self) -> socket.socket:
-        """Returns a connection to the first of the host's addresses that accepts it, or to the unix socket."""
+        """Connects to the first of the host's addresses that accepts it, or to the unix socket."""
         address = self._address
         if not address.path:
             connected = socket.create_connection((address.host, address.port), self.timeout)

@@ -163,7 +163,6 @@ class Operation:
         return lost | {name: sum(getattr(channel, name) for channel in channels) for name in names}
 
     def losses(self) -> Counter[str]:
-        """Returns the sums over all nodes."""
         lost: Counter[str] = Counter()
         for outcome in self.nodes:
             lost.update(self.losses_of(outcome))
@@ -186,7 +185,6 @@ class Operation:
         return f"{_DOING[self.action].capitalize()} {self} {where} loses {lost_messages}{clients}."
 
     def do(self, cluster: Cluster) -> None:
-        """Does what is planned, and records the results in the outcomes."""
         waiting = cluster.waiting and (lambda count: progress(f"{_DOING[self.action]} {self}", count, "nodes"))
         for outcomes in (self.lookupds, self.nodes):
             planned = [outcome for outcome in outcomes if outcome.result is Result.PLANNED]
@@ -277,7 +275,6 @@ class Operation:
         return table_of(OutcomeRow, rows, without=[*without, *([] if has_depth else ["depth"])], total=total)
 
     def cell(self, outcome: Outcome) -> Cell:
-        """Returns the result at one target."""
         if outcome.error is not None:
             return failed(outcome.error.reason)
         done = "hidden" if self.hidden and isinstance(outcome.peer, Lookupd) else _DONE[self.action]
@@ -292,7 +289,6 @@ class Operation:
 
 
 def is_listed(cluster: Cluster, topic: str) -> bool:
-    """Returns whether an nsqlookupd lists the topic."""
     return any(topic in topics for topics in values_of(cluster.ask_lookupds(Lookupd.topics)).values())
 
 

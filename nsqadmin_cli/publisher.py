@@ -81,7 +81,6 @@ class Publisher:
             yield from self._send(topic, batch, defer_ms)
 
     def _send(self, topic: str, batch: list[bytes], defer_ms: int) -> Iterator[int]:
-        """Does what `publish` does, for the messages of one request."""
         try:
             if not self.is_dry:
                 self._send_somewhere(topic, batch, defer_ms)

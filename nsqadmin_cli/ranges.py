@@ -199,7 +199,6 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
         return dict(enumerate([*self._errors, *filter(None, failures)]))
 
     def waiting(self) -> int:
-        """Returns the number of messages up to the end."""
         return sum((reader.end or 0) - reader.number for reader in self._readers.values())
 
     def start(self, **_: bool) -> None:
@@ -217,7 +216,6 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
         return []
 
     def is_over(self, *_: float) -> bool:
-        """Returns True if there are no more messages."""
         return not any(thread.is_alive() for thread in self._threads) and self._batches.empty()
 
     def finish(self, messages: Sequence[MessageRow]) -> None:

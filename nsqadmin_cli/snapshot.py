@@ -78,14 +78,13 @@ def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[s
 
 
 def oldest_age(rows: Sequence[TopicStats | ChannelStats]) -> float | None:
-    """The age of the oldest message in several queues, in seconds; None if no message is queued, or if it is not known:
-    nsqd does not report it."""
+    """Returns the age of the oldest message in several queues; None if none is queued, or nsqd does not report it."""
     ages = [row.oldest_message_age_seconds for row in rows if row.depth]
     return None if None in ages else max(ages, default=None)  # type: ignore[type-var]
 
 
 def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
-    """Each quantile is that of the slowest node: quantiles cannot be added, and this is an upper bound."""
+    """Returns for each quantile that of the slowest node: quantiles cannot be added, and this is an upper bound."""
     latencies = [row.e2e_processing_latency for row in rows]
     quantiles = grouped(
         (percentile.quantile, percentile.value) for latency in latencies for percentile in latency.percentiles
@@ -112,8 +111,8 @@ class Flow(NamedTuple):
         return self.ingress > self.egress * 1.05 + 0.1
 
     def drain_seconds(self, depth: int) -> float | None:
-        """Time until a queue of `depth` messages is empty at the current rates; None: it does not shrink. Two messages,
-        or as many as leave in a second, are considered in transit, whatever the ingress."""
+        """Returns the time until a queue of `depth` messages is empty at the current rates; None: it does not shrink.
+        Two messages, or as many as leave in a second, are considered in transit, whatever the ingress."""
         if not depth:
             return 0.0
         if self.egress - self.ingress > 1e-9:
@@ -122,8 +121,8 @@ class Flow(NamedTuple):
 
 
 def drain_seconds(row: TopicStats | ChannelStats, flow: Flow, seconds: float = 1.0) -> float | None:
-    """As `Flow.drain_seconds`. Consumers that finished nothing in the `seconds` of measurement may be slow: their
-    messages in flight count as finished in this time if nothing arrived, or if the queue is in transit."""
+    """Returns the same for a topic or channel. Consumers that finished nothing in the `seconds` of measurement may be
+    slow: their messages in flight count as finished in this time if nothing arrived, or if the queue is in transit."""
     drain_time = flow.drain_seconds(row.depth)
     if drain_time is not None or flow.egress or row.paused:
         return drain_time
@@ -146,7 +145,7 @@ def backlog(row: TopicStats | ChannelStats) -> int:
 
 
 def _cpu_share(before: NodeStats | None, after: NodeStats) -> float | None:
-    """The share of a CPU that a node used between two answers; None if it was restarted, or does not report it."""
+    """Returns the share of a CPU that a node used between two answers; None if restarted, or not reported."""
     if before is None or before.process is None or after.process is None or before.start_time != after.start_time:
         return None
     then, now = before.process, after.process
@@ -166,8 +165,8 @@ def through(flows: Mapping[Key, Flow]) -> Flow:
 
 
 def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
-    """The flows of everything that one node has; none if it was restarted, or a topic created again, in between. What
-    left a channel is what its clients finished, if that is known: messages may also leave because it was emptied."""
+    """Returns the flows of all that one node has; none if it was restarted, or a topic created again, in between. From
+    a channel flows what its clients finished, if that is known: messages may also leave because it was emptied."""
     flows: dict[Key, Flow] = {}
     known = by_key(before) if before and before.start_time == after.start_time else {}
     seconds = max(1e-3, after.moment - before.moment) if before else 1.0
@@ -191,8 +190,8 @@ _STILL = Flow()
 
 
 def _finished_between(before: ChannelStats, after: ChannelStats) -> int | None:
-    """The messages finished between two answers of a node; None if it is not known: nsqd counts them for each client,
-    and a client that has gone took its count along."""
+    """Returns the messages finished between two answers of a node; None if that is unknown: nsqd counts them for each
+    client, and a client that has gone took its count along."""
     if before.finish_count is not None and after.finish_count is not None:
         return after.finish_count - before.finish_count
     if before.clients is None or after.clients is None:
@@ -241,7 +240,6 @@ class ClusterSnapshot:
 
     @cached_property
     def nodes(self) -> dict[Address, NodeStats]:
-        """Returns the nodes that answered."""
         return values_of(self.answers)
 
     @cached_property
@@ -285,7 +283,7 @@ class ClusterSnapshot:
 
     @cached_property
     def topic_flows(self) -> dict[str, Flow]:
-        """Of each topic, what is published to it, and finished in its channels; {} without flows."""
+        """Returns for each topic what is published to it, and finished in its channels; {} without flows."""
         parts = grouped((key[0], (key, flow)) for key, flow in (self.flows or {}).items())
         return {topic: through(dict(flows)) for topic, flows in parts.items()}
 
@@ -294,7 +292,7 @@ class ClusterSnapshot:
         return [*self.lookupd_errors, *errors_of(self.answers)]
 
     def document(self) -> dict[str, Any]:
-        """Nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
+        """Returns nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
         unknown: dict[str, Any] = {"version": None, "health": None, "start_time": None, "topics": [], "producers": None}
         nodes = by_node(self.answers, as_json, unknown)
         flows = self.flows and [
@@ -307,8 +305,9 @@ class ClusterSnapshot:
 def snapshots(
     cluster: Cluster, seconds: float | None, count: int | None, topic: str, channel: str = "", *, clients: bool = False
 ) -> Iterator[ClusterSnapshot]:
-    """Snapshots `seconds` apart: `count` of them, one without `seconds`. After a slow one, the next one waits for at
-    least half of `seconds`: rates over less are not meaningful. NotFound if the first lacks the topic or channel."""
+    """Yields snapshots `seconds` apart: `count` of them, one without `seconds`. After a slow one, the next one waits
+    for at least half of `seconds`: rates over less are not meaningful. Raises NotFound if the topic or channel is
+    unknown."""
     due = time.monotonic()
     snapshot: ClusterSnapshot | None = None
     for number in itertools.count(1):

@@ -31,7 +31,7 @@ _Columns: Any = make_dataclass(
 
 @dataclass(eq=False, repr=False)
 class Counts(_Columns):  # type: ignore[misc]
-    """What topics and channels count; None for what only channels do."""
+    """The counts of topics and channels; None for counts that only channels have."""
 
     name: Value = column("topic / channel")
     place: Value = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)

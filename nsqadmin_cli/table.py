@@ -30,7 +30,7 @@ class Tone(enum.Enum):
 
 
 class Form(enum.Enum):
-    """How the values of a column are shown. All except those `AT_LEFT` are aligned right."""
+    """The way to show the values of a column. All except those `AT_LEFT` are aligned right."""
 
     TEXT = enum.auto()
     FLAG = enum.auto()  # bool: yes, or nothing

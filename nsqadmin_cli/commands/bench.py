@@ -72,7 +72,7 @@ class Histogram:
         return self.sum / self.count / 1e9 if self.count else 0.0
 
     def quantile(self, part: float) -> float:
-        """Seconds that the part `part` of the durations does not exceed; 0 if there are none."""
+        """Returns the seconds that the part `part` of the durations does not exceed; 0 if there are none."""
         remaining = max(1, math.ceil(part * self.count))
         for bucket, count in sorted(self._buckets.items()):
             remaining -= count
@@ -298,7 +298,7 @@ class Load:
 
 @dataclass(slots=True)
 class Side:
-    """What was published, or delivered, and its latencies in seconds, None without any."""
+    """The messages that were published, or delivered, and their latencies in seconds, None without any."""
 
     what: str = column("", json=False)
     messages: int = column("messages", form=Form.COUNT, keep=ALWAYS, json=False)

@@ -95,8 +95,6 @@ class Metric:
         return limit is not None and (value < limit if self.least else value > limit)
 
     def complaint(self, measure: Measure, limit: float) -> str:
-        """Returns the text of a problem: that the value is beyond this limit."""
-
         def text(value: float) -> str:
             if self.duration:
                 return units.latency(value)

@@ -108,7 +108,6 @@ def findings_of(examination: Examination, here: Sequence[Finding] = ()) -> list[
 
 
 def _label_of(severity: Severity) -> tuple[str, Tone]:
-    """Returns what a finding of this severity begins with."""
     return severity.value.upper().ljust(_MARGIN), _TONES[severity]
 
 

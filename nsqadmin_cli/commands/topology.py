@@ -41,7 +41,7 @@ Entry = tuple[str, str]  # topic, and channel or "" for the topic itself
 
 @dataclass(slots=True)
 class Difference:
-    """What a node has otherwise than the file."""
+    """A topic or channel that a node has otherwise than the file."""
 
     topic: str = column("topic", tone=Tone.STRONG)
     channel: str = column("channel", null=True, keep=ALWAYS, help="null for the topic itself")

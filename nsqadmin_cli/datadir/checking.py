@@ -37,7 +37,7 @@ NOTE = "note"  # harmless, or corrected by nsqd itself
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a directory. `command` corrects it, if one can."""
+    """A problem of a directory. `command` corrects it, if one can."""
 
     severity: str = column("severity", help='"damage" or "note"')
     queue: str = column("queue", null=True, help="null: the directory")
@@ -98,7 +98,7 @@ class Tally:
 
 @dataclass(kw_only=True)
 class Report:
-    """What is wrong with the files of a queue or journal."""
+    """The problems of the files of a queue or journal."""
 
     name: str
     problems: list[Problem] = field(default_factory=list)
@@ -126,7 +126,6 @@ class QueueReport(Report):
 
     @property
     def lost(self) -> int:
-        """Returns the bytes that hold no whole message."""
         return sum(tally.lost for tally in self.files.values())
 
 

@@ -35,7 +35,7 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do; `command`, if there is one, does it or helps."""
+    """A step against a problem; `command`, if there is one, does it or helps."""
 
     text: str
     command: str = json_only(null=True, default="")
@@ -56,7 +56,7 @@ class Finding:
 
 
 def some_of(names: Sequence[object]) -> str:
-    """Names in a line: the first three, and how many more there are."""
+    """Returns names for a line: the first three, and how many more there are."""
     return ", ".join(map(str, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 

@@ -30,7 +30,7 @@ _NICE = 10  # so that a daemon that is busy is served first
 
 
 def main() -> int:
-    """Serve until the daemon is gone, or nobody looks; the exit code."""
+    """Serves until the daemon is gone, or nobody looks; returns the exit code."""
     with suppress(OSError):
         os.nice(_NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -60,8 +60,8 @@ def main() -> int:
 
 
 def _application(settings: dict[str, Any], security: Security, log: Logger) -> Application:
-    """Tokens are sent to this nsqd alone, at its own address, as anybody may register with nsqlookupd: a read token, if
-    there is one, for statistics, and the user's own for all else."""
+    """Makes the application. Tokens are sent to this nsqd alone, at its own address, as anybody may register with
+    nsqlookupd: a read token, if there is one, for statistics, and the user's own for all else."""
     if settings["nsqlookupd"]:
         context = ClusterContext(lookupd_http_address=(settings["nsqlookupd"],))
     else:

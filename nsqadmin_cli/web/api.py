@@ -83,7 +83,7 @@ def _parted(answers: Answers[T], kind: str) -> tuple[dict[Address, T], list[Node
 def _listed_nodes(
     site: Site, listed: dict[Address, tuple[Producer, ...]], errors: list[NodeError]
 ) -> Iterator[tuple[Address, Producer, Node]]:
-    """The nodes in these answers of nsqlookupds. Nodes without a valid address are added to `errors`."""
+    """Yields the nodes in these answers of nsqlookupds. Nodes without a valid address are added to `errors`."""
     for lookupd, producers in listed.items():
         for producer in producers:
             try:
@@ -94,7 +94,7 @@ def _listed_nodes(
 
 
 def _all_nodes(site: Site) -> tuple[list[Node], list[NodeError]]:
-    """All nodes by host name, and the errors of some; HTTPError."""
+    """Returns all nodes by host name, and the errors of some; raises HTTPError."""
     if not site.cluster.lookupds:
         return _given_nodes(site, "")
     listed, errors = _parted(site.cluster.ask_lookupds(Lookupd.nodes), "nsqlookupd")
@@ -112,13 +112,13 @@ def _all_nodes(site: Site) -> tuple[list[Node], list[NodeError]]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """A semantic version for comparison; what is none is the oldest."""
+    """Parses a semantic version for comparison; any other text is the oldest."""
     match = re.fullmatch(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(-.+?)?(\+.*)?", text)
     return (*map(int, match.groups()[:3]), not match[4]) if match else (0, 0, 0, 1)
 
 
 def _given_nodes(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
-    """The nsqds that the page was given, or those of them that have the topic."""
+    """Returns the nsqds that the page was given, or those of them that have the topic."""
 
     def ask(nsqd: Nsqd) -> Node | None:
         topics = tuple(stats.topic_name for stats in nsqd.stats(topic=topic).topics)
@@ -135,7 +135,7 @@ def _given_nodes(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
 
 
 def _nodes_of(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
-    """The nodes that nsqlookupds return for a topic, or the given ones that have it."""
+    """Returns the nodes that nsqlookupds send to consumers of a topic, or the given ones that have it."""
     if not site.cluster.lookupds:
         return _given_nodes(site, topic)
     listed, errors = _parted(site.cluster.ask_lookupds(partial(Lookupd.lookup, topic=topic)), "nsqlookupd")
@@ -159,7 +159,7 @@ def _named_node(site: Site, name: str) -> tuple[Node, list[NodeError]]:
 def _stats_of(
     site: Site, nodes: Sequence[Node], topic: str = "", channel: str = "", *, clients: bool = False
 ) -> tuple[list[JSONObject], dict[str, JSONObject], list[NodeError]]:
-    """Topics by host name, channels summed over nodes by their name, or `topic:channel` without a topic; errors."""
+    """Returns topics by host name, channels summed over nodes by name, or `topic:channel` without a topic; errors."""
     ask = partial(Nsqd.stats, topic=topic, channel=channel, clients=clients)
     answers, errors = _parted(site.cluster.ask(ask, [node.nsqd for node in nodes]), "nsqd")
     topics: list[JSONObject] = []
@@ -178,7 +178,7 @@ def _stats_of(
 
 
 def _zeros(topic: str, channel: str | None = None) -> JSONObject:
-    """The sums of a topic, or of a channel, over no node."""
+    """Returns the sums of a topic, or of a channel, over no node."""
     made: JSONObject = {"node": "", "hostname": "", "topic_name": topic}
     made |= {} if channel is None else {"channel_name": channel}
     made |= dict.fromkeys(_SUMS_OF_TOPICS if channel is None else _SUMS_OF_CHANNELS, 0)
@@ -205,7 +205,7 @@ def _client(client: ClientStats, node: Node) -> JSONObject:
 
 
 def _latency(latency: Latency) -> JSONObject:
-    """The latency of one node in the form of sums."""
+    """Returns the latency of one node in the form of sums."""
     percentiles = []
     for percentile in latency.percentiles:
         value, quantile = _plain(percentile.value), _plain(percentile.quantile)
@@ -215,7 +215,7 @@ def _latency(latency: Latency) -> JSONObject:
 
 
 def _plain(number: Any) -> Any:
-    """A number as Go writes it."""
+    """Returns a number as Go writes it."""
     return int(number) if isinstance(number, float) and number.is_integer() and abs(number) < 1e21 else number
 
 
@@ -243,7 +243,7 @@ def _by_host(rows: Sequence[JSONObject] | None, added: Sequence[JSONObject]) -> 
 
 
 def _add_latency(sums: JSONObject, added: JSONObject) -> None:
-    """Average the percentiles, as nsqadmin does."""
+    """Averages the percentiles, as nsqadmin does."""
     latency = sums["e2e_processing_latency"]
     if latency is None:
         names = {"topic": sums["topic_name"], "channel": sums.get("channel_name", "")}
@@ -332,7 +332,7 @@ def counter(site: Site, request: Request) -> JSONObject:
 
 
 def _body(request: Request) -> dict[str, str]:
-    """The strings of the JSON object in the body, which may have others; HTTPError."""
+    """Returns the strings of the JSON object in the body, which may have others; raises HTTPError."""
     try:
         document = json.JSONDecoder().raw_decode(request.head.body.decode("utf-8", "replace").lstrip())[0]
     except (ValueError, RecursionError):
@@ -359,7 +359,7 @@ def _done(site: Site, errors: Sequence[NodeError]) -> JSONObject:
 
 
 def create(site: Site, request: Request) -> JSONObject:
-    """Create a topic at nsqlookupds, and a channel also on the nodes of the topic. Without nsqlookupds, where nsqadmin
+    """Creates a topic at nsqlookupds, and a channel also on the nodes of the topic. Without nsqlookupds, where nsqadmin
     does nothing, both are created on the nodes."""
     body = _body(request)
     topic, channel = body["topic"], body["channel"]
@@ -380,7 +380,7 @@ def create(site: Site, request: Request) -> JSONObject:
 
 
 def act(site: Site, request: Request) -> JSONObject:
-    """Pause, unpause or empty a topic or channel."""
+    """Pauses, unpauses or empties a topic or channel."""
     topic, channel = (*request.segments[2:], "")[:2]
     action = _body(request)["action"]
     if action not in ("pause", "unpause", "empty"):
@@ -397,7 +397,7 @@ def delete(site: Site, request: Request) -> JSONObject:
 
 
 def tombstone(site: Site, request: Request) -> JSONObject:
-    """Hide a node from the consumers of a topic, and delete the topic there. Only nodes that are listed are asked."""
+    """Hides a node from the consumers of a topic, and deletes the topic there. Only nodes that are listed are asked."""
     name = request.segments[2]
     topic = _body(request)["topic"]
     if not is_valid_name(topic):

@@ -133,11 +133,11 @@ class Application(Router):
         self._closed = Event()
 
     def roles(self, head: http11.Request) -> tuple[Role, str]:
-        """As Router's. There is nothing outside of the base path, also for who has no token."""
+        """Returns the roles of the router. There is nothing outside of the base path, also for who has no token."""
         return super().roles(head) if f"{head.path}/".startswith(f"{self._base}/") else (Role.ANYBODY, "")
 
     def body_limit(self, head: http11.Request) -> int:
-        """The maximum size of a request's body: nothing before its token and its origin are known to be good."""
+        """Permits no body before its token and its origin are known to be good."""
         try:
             self.security.check(Request(head, self._base), self.roles(head)[0])
         except HTTPError:
@@ -145,7 +145,7 @@ class Application(Router):
         return super().body_limit(head)
 
     def respond(self, head: http11.Request, remote_address: str) -> Answer:
-        """The response to send, or its parts. Yields."""
+        """Returns the response to send, or its parts. Yields to the hub."""
         if not head.may_yield:
             raise WouldYield
         request = Request(head, self._base)
@@ -161,7 +161,7 @@ class Application(Router):
         return add_headers(b"%sCache-Control: %s\r\n" % (HEADERS, caching), answer)
 
     def refuse(self, head: http11.Request, remote_address: str, error: HTTPError, headers: bytes) -> bytes:
-        """As Router's, with a page for people. Yields."""
+        """Refuses as the router does, with a page for people. Yields to the hub."""
         request = Request(head, self._base)
         content = self._pool.apply(self._error, (request, error))
         content = content._replace(headers=content.headers + headers)
@@ -172,7 +172,7 @@ class Application(Router):
         self._site.monitor.keep_history()
 
     def close(self) -> None:
-        """End the live pages, and the snapshots."""
+        """Ends the live pages, and the snapshots."""
         self._site.monitor.close()
         self._site.tails.close()
         self._closed.set()
@@ -206,7 +206,7 @@ class Application(Router):
             self._streams -= 1
 
     def _handle(self, handler: Handler, request: Request) -> Content:
-        """In a thread of the pool. Raises nothing, which would go to the hub."""
+        """Calls a handler, in a thread of the pool. Raises nothing, which would go to the hub."""
         try:
             if request.changes:
                 _check_body(request.head)
@@ -234,12 +234,12 @@ class Application(Router):
         return Content(b"", TEXT, 303, lines.encode("latin-1", "replace"))
 
     def _log_defect(self, request: Request) -> str:
-        """Log the exception; the text to show."""
+        """Logs the exception, and returns the text to show."""
         self._log.error("ADMIN: %s %s", request.method, printable(request.path), stack=format_exc())
         return "A defect of this page, which has been logged."
 
     def _error(self, request: Request, error: HTTPError) -> Content:
-        """In a thread of the pool, which has the templates. Raises nothing."""
+        """Returns the answer for an error, in a thread of the pool, which has the templates. Raises nothing."""
         text, status = str(error), error.status
         challenge = b'WWW-Authenticate: Bearer realm="nsqadmin"\r\n' if status == 401 else b""
         accepted = request.header("accept") or ""
@@ -257,7 +257,7 @@ class Application(Router):
             return Content(self._log_defect(request).encode(), TEXT, 500)
 
     def _render_live(self, handler: Handler, request: Request) -> str:
-        """The live part of a page. Raises nothing."""
+        """Returns the live part of a page. Raises nothing."""
         try:
             page = handler(self._site, request)
             assert isinstance(page, Page)
@@ -270,7 +270,7 @@ class Application(Router):
 
 
 def _audited(request: Request) -> str:
-    """What a request asks for, in one line."""
+    """Returns the request and the values of its form in one line."""
     words = [request.method, request.path]
     if request.segments[:1] != ("login",) and not request.is_api:
         with suppress(HTTPError):
@@ -279,7 +279,7 @@ def _audited(request: Request) -> str:
 
 
 def _check_body(head: http11.Request) -> None:
-    """HTTPError if the body is too large, or has not come."""
+    """Raises HTTPError if the body is too large, or has not come."""
     if head.too_big and not head.limit:
         raise HTTPError(503, "too many large messages arrive at the moment")
     if head.too_big:

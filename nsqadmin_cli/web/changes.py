@@ -78,7 +78,7 @@ def _command_of(request: Request) -> ChangeCommand:
 
 
 def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) -> Change:
-    """Raises click.UsageError for values that the command line would refuse, and AdminError."""
+    """Makes the change; raises click.UsageError for values that the command line would refuse, and AdminError."""
     options = [word for field in fields if not isinstance(field.param, click.Argument) for word in field.words()]
     arguments = [word for field in fields if isinstance(field.param, click.Argument) for word in field.words()]
     parser = click.Command(command.name, params=list(command.own))
@@ -94,7 +94,7 @@ def _digest(change: Change) -> str:
 
 
 def show(site: Site, request: Request) -> Page:
-    """The form and, as soon as all that the command requires is given, the plan."""
+    """Shows the form and, as soon as all that the command requires is given, the plan."""
     return _page(site, request, request.query, is_confirmed=False)
 
 

@@ -72,7 +72,7 @@ class _Ring:
         self.values[at : at + 3] = values
 
     def figure(self, offset: int, steps: range) -> list[float]:
-        """The depths, rates in or rates finished, by their offset, of these steps."""
+        """Returns the depths, rates in or rates finished, by their offset, of these steps."""
         kept = range(self.last - self.steps + 1, self.last + 1)
         return [self.values[3 * (step % self.steps) + offset] if step in kept else nan for step in steps]
 
@@ -108,8 +108,8 @@ class History:
                 ring.add(snapshot.moment, value)
 
     def window(self, moment: float, seconds: float, topic: str = "", channel: str = "") -> Window | None:
-        """The last `seconds` before `moment`, by time.monotonic(), or less if values begin later, of the cluster, a
-        topic or a channel; in the finest steps that reach so far back. None if there is no value."""
+        """Returns the last `seconds` before `moment`, by time.monotonic(), or less if values begin later, of the
+        cluster, a topic or a channel; in the finest steps that reach so far back. None if there is no value."""
         rings = self._series.get((topic, channel))
         if rings is None:
             return None
@@ -123,7 +123,6 @@ class History:
         return Window(ring.seconds, steps[known:], depths[known:], *rates)
 
     def depths(self, window: Window, topic: str, channel: str = "") -> list[float]:
-        """The depths of a topic or channel at the times of `window`."""
         rings = self._series.get((topic, channel), ())
         return next((ring.figure(0, window.steps) for ring in rings if ring.seconds == window.seconds), [])
 
@@ -210,25 +209,25 @@ def _known(values: Sequence[float]) -> list[float]:
 
 
 def _top(*series: Sequence[float]) -> float:
-    """The least round number that no value exceeds, so that a scale changes rarely."""
+    """Returns the least round number that no value exceeds, so that a scale changes rarely."""
     highest = max((value for values in series for value in _known(values)), default=0.0)
     power = 10.0 ** floor(log10(max(highest, 1.0)))
     return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= highest)
 
 
 def _runs(values: Sequence[float]) -> list[list[tuple[int, float]]]:
-    """The values that have no gap between them, with their indexes."""
+    """Returns the values that have no gap between them, with their indexes."""
     groups = groupby(enumerate(values), lambda pair: isnan(pair[1]))
     return [list(run) for is_gap, run in groups if not is_gap]
 
 
 def _placed(run: Sequence[tuple[int, float]], width: float, top: float, height: int) -> list[tuple[int, int]]:
-    """The points of values in a box of this height, with room for the line at both ends."""
+    """Places values in a box of this height, with room for the line at both ends."""
     return [(round(index * width), round(height - 1 - value / top * (height - 2))) for index, value in run]
 
 
 def _points(points: Sequence[tuple[int, int]]) -> str:
-    """The points of a line, without those inside of its level parts."""
+    """Writes the points of a line, without those inside of its level parts."""
     around = zip([None, *points], points, [*points[1:], None], strict=False)
     kept = [here for before, here, after in around if not (before and after and before[1] == here[1] == after[1])]
     return " ".join(f"{x},{y}" for x, y in kept)

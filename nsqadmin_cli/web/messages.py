@@ -30,7 +30,7 @@ VIEWS = {"": "formatted", "raw": "as it is", "hex": "in hexadecimal"}  # of bodi
 
 
 def peek(site: Site, request: Request) -> Page:
-    """The queued messages of a topic or channel, of every node that can show them."""
+    """Shows the queued messages of a topic or channel, of every node that can show them."""
     given, number, find = request.query, request.query.get("count", "10"), request.query.get("find", "")
     topic, channel = given.get("topic", ""), given.get("channel", "")
     if not topic or not number.isdecimal() or not 0 < int(number[:9]) <= MOST:
@@ -60,7 +60,7 @@ def peek(site: Site, request: Request) -> Page:
 
 
 def _bodies(topic: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """What the form of a page with messages needs."""
+    """Returns the values that the form of a page with messages needs."""
     values = {"find": given.get("find", ""), "views": VIEWS, "view": given.get("view", "")}
     return values | {"is_dead": is_dead_letter_topic(topic)}
 
@@ -72,8 +72,7 @@ def _found(messages: Iterable[Peeked], find: str) -> list[Peeked]:
 
 
 def _message(peeked: Peeked, given: Mapping[str, str]) -> dict[str, Any]:
-    """The values of a message for the template. The body of a dead letter is the original one, unless it is shown as
-    it is."""
+    """Returns the values of a message for the template: of a dead letter, the original body, unless it is shown raw."""
     message, view, letter = peeked.message, given.get("view", ""), None
     if not view and is_dead_letter_topic(message.topic):
         with suppress(ValueError):
@@ -96,7 +95,7 @@ def _message(peeked: Peeked, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def tail(site: Site, request: Request) -> Page:
-    """The latest messages of a topic. They are only consumed for live pages, which no other site can load."""
+    """Shows the latest messages of a topic. They are only consumed for live pages, which no other site can load."""
     name = request.query.get("topic", "")
     if not name:
         raise HTTPError(400, "a topic is needed")
@@ -133,7 +132,7 @@ def publish(site: Site, request: Request) -> Page:
 
 
 def _publish_page(site: Site, topic: str, **more: Any) -> Page:
-    """The form to publish, with what was sent before. It completes the topics with the most messages."""
+    """Shows the form to publish, with what was sent before. It completes the topics with the most messages."""
     snapshot = site.monitor.snapshot(10.0)
     topics = sorted(snapshot.totals.topics, key=lambda stats: stats.message_count, reverse=True)
     return Page(
@@ -149,7 +148,7 @@ def _publish_page(site: Site, topic: str, **more: Any) -> Page:
 
 
 def send(site: Site, request: Request) -> Page | Response:
-    """Publish one message to one node."""
+    """Publishes one message to one node."""
     form: dict[str, Any] = request.form
     topic, body, defer = form.get("topic", ""), form.get("body", ""), form.get("defer", "").strip()
     given: dict[str, Any] = {"node": form.get("node", ""), "defer": defer}

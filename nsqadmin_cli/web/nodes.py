@@ -87,14 +87,14 @@ def node(site: Site, request: Request) -> Page:
 
 
 def _number(row: NodeRow, name: str) -> tuple[str, str, str]:
-    """Heading, text and class of a figure of a node."""
+    """Returns heading, text and class of a figure of a node."""
     its = columns_of(NodeRow)[name]
     text, tone = shown(getattr(row, name), its)
     return its.heading, text or "–", tone_class(tone)
 
 
 def options(site: Site, request: Request) -> Page:
-    """All options of a node, as `gnsqadmin config get` shows them."""
+    """Shows all options of a node, as `gnsqadmin config get` does."""
     from nsqadmin_cli.commands.config import value_table
     from nsqadmin_cli.node_options import NODE_OPTIONS, options_of
 
@@ -105,7 +105,6 @@ def options(site: Site, request: Request) -> Page:
 
 
 def lookup(site: Site, request: Request) -> Page:
-    """What the nsqlookupds list."""
     if not site.cluster.lookupds:
         return Page("lookup.html", title="Lookup", table=None)
     rows = [listed for _, listed in sorted(site.monitor.listed.value().items())]
@@ -124,7 +123,7 @@ def lookup(site: Site, request: Request) -> Page:
 
 
 def _registrations(producers: Sequence[Producer]) -> list[tuple[Producer, str]]:
-    """The nodes that an nsqlookupd lists, each with the topics that it hides there."""
+    """Returns the nodes that an nsqlookupd lists, each with the topics that it hides there."""
     return [
         (it, units.shortened([topic for topic, dead in zip(it.topics, it.tombstones, strict=False) if dead], 5))
         for it in sorted(producers, key=lambda producer: producer.name)
@@ -132,7 +131,7 @@ def _registrations(producers: Sequence[Producer]) -> list[tuple[Producer, str]]:
 
 
 def doctor(site: Site, request: Request) -> Page:
-    """The latest findings by kind, or those of one kind; after an examination of some seconds if there are none yet."""
+    """Shows the latest findings by kind, or of one kind; after an examination of some seconds if there are none yet."""
     diagnosis = site.monitor.diagnosis.value(math.inf)
     view, kind = View.of(request), request.query.get("kind", "")
     findings = [finding for finding in diagnosis.findings if finding.code == kind]

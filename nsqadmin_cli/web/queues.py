@@ -143,7 +143,7 @@ def overview(site: Site, request: Request) -> Page:
 
 
 def _found_channels(snapshot: ClusterSnapshot, find: str) -> HTMLTable | None:
-    """The first channels whose own name contains a text, if there is one to find."""
+    """Lists the first channels whose own name contains a text, if there is one to find."""
     keys = [key for key in snapshot.channel_shares if find and find.lower() in key[1].lower()]
     if not keys:
         return None
@@ -251,7 +251,7 @@ def unknown(snapshot: ClusterSnapshot, what: str, name: str, known: Iterable[str
 def _add_history(
     site: Site, snapshot: ClusterSnapshot, view: View, table: HTMLTable, column: str, key_of: Callable[[Any], Key]
 ) -> HTMLTable:
-    """`table` with the depths of topics or channels as lines in this column, and marks of rows that lack a node."""
+    """Adds the depths of topics or channels as lines in this column, and marks of rows that lack a node."""
     history = site.monitor.history
     if window := history.window(snapshot.moment, RANGES[view.range][0]):
         add_sparklines(table, column, lambda row: history.depths(window, *key_of(row)))

@@ -1,4 +1,4 @@
-"""What views and actions share: the cluster, its Monitor, who may change it, results of actions, and the templates."""
+"""The site that views and actions share: the cluster, its Monitor, permissions, results of actions, and templates."""
 
 import re
 import secrets
@@ -42,7 +42,7 @@ class Exact(str):
 
 
 def _text(value: object) -> object:
-    """Without control characters and others that a page could use to deceive; not of markup, which has them not."""
+    """Returns a text without control characters and others that could deceive; markup, which lacks them, as it is."""
     if type(value) is Lines:
         return Lines("\n".join(printable(line, _LONGEST) for line in value.split("\n")))
     return printable(value, _LONGEST) if type(value) is str else value
@@ -68,14 +68,14 @@ class Site:
         self._results: OrderedDict[str, Page | str] = OrderedDict()
 
     def acting(self, authorization: str) -> "Site":
-        """The same site for one user: all that is not the Monitor's is asked with the user's own token."""
+        """Returns the same site for one user: all that is not the Monitor's is asked with the user's own token."""
         _ = self._environment  # shared
         site = copy(self)
         site.cluster = self.cluster.acting(authorization)
         return site
 
     def snapshot(self, request: Request) -> ClusterSnapshot:
-        """The latest state of all nodes, shared by all live pages."""
+        """Returns the latest state of all nodes, shared by all live pages."""
         return self.monitor.snapshot(SHARED if request.is_live else FRESH)
 
     def node(self, address: str) -> Nsqd:
@@ -114,12 +114,10 @@ class Site:
         return environment
 
     def render(self, request: Request, page: Page) -> bytes:
-        """The whole page."""
         template = self._environment.get_template(page.template)
         return self._at_base(template.render(self._values(request, page))).encode("utf-8", "replace")
 
     def render_live(self, request: Request, page: Page) -> str:
-        """Its part that changes."""
         template = self._environment.get_template(page.template)
         context = template.new_context(self._values(request, page))
         return self._at_base("".join(template.blocks["live"](context)))

@@ -47,7 +47,7 @@ class Tails:
         self._closed = False
 
     def look(self, topic: str) -> Tail:
-        """The messages since the first look at this topic, whose consumer this starts; HTTPError if there are too many
+        """Returns the messages since the first look at this topic, whose consumer this starts; HTTPError for too many
         topics."""
         with self._lock:
             tail = self._tails.get(topic)
@@ -60,7 +60,6 @@ class Tails:
             return tail
 
     def close(self) -> None:
-        """Ends the consumers, in a moment."""
         self._closed = True
 
     def _is_looked_at(self, tail: Tail) -> bool:
