@@ -105,7 +105,6 @@ class ClientStats(Struct, frozen=True, gc=False):
 
     @property
     def full_name(self) -> str:
-        """Its name, and its address."""
         return self.name if self.name == self.remote_address else f"{self.name} ({self.remote_address})"
 
 
@@ -174,8 +173,6 @@ Connection = tuple[str, str, str, int]  # topic, channel, remote address, time o
 
 
 class NodeStats(_Lists, frozen=True, gc=False):
-    """All statistics of one nsqd."""
-
     lists = ("topics",)
     hidden: ClassVar = ("moment", "process")
 

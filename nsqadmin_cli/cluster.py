@@ -81,7 +81,7 @@ class Cluster:
         return self.listed
 
     def ask(self, question: Callable[[Nsqd], T], nodes: Sequence[Nsqd] | None = None) -> Answers[T]:
-        """Asks all nodes together; returns, in order, what `question(node)` returned, or the NodeError that it
+        """Asks all nodes together, and returns what `question(node)` returned for each, or the NodeError that it
         raised."""
         return ask_all(self.nsqds() if nodes is None else nodes, question, self.timeout, self.waiting)
 
@@ -155,8 +155,8 @@ def by_node(
     keys: Callable[[T], Mapping[str, object]] = lambda answer: {},
     failed: Mapping[str, object] = {},
 ) -> list[dict[str, Any]]:
-    """Returns for --json the address of each node, its error or null, and `keys` of its answer, or these of
-    `failed`."""
+    """Returns the address of each node, its error or null, and the `keys` of its answer, or these of `failed`, for
+    JSON."""
     return [
         {"address": str(address)}
         | ({"error": answer.reason, **failed} if isinstance(answer, NodeError) else {"error": None, **keys(answer)})

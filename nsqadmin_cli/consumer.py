@@ -121,8 +121,7 @@ class Subscription(Client):
 
 
 def wait_readable(selector: selectors.BaseSelector, timeout: float) -> Iterator[Subscription]:
-    """Yields the subscriptions of this selector that have something to take; waits at most `timeout` seconds
-    for the first."""
+    """Yields the subscriptions that have something to take; waits at most `timeout` seconds for the first."""
     subscriptions = [key.data for key in selector.get_map().values()]
     waiting = [subscription for subscription in subscriptions if subscription.has_messages]
     ready = [key.data for key, _ in selector.select(0 if waiting else timeout)]

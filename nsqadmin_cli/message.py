@@ -187,8 +187,7 @@ class PeekedQueue(NamedTuple):
 
 
 def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> PeekedQueue | None:
-    """Returns the queued messages of a channel, or, for "", of the topic; None if it does not exist. Raises
-    NodeError."""
+    """Returns queued messages of a channel, or, for "", of the topic; None if it does not exist. Raises NodeError."""
     query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
     try:
         queue = node.ask("/channel/peek" if channel else "/topic/peek", _PeekedMessages, query)

@@ -264,7 +264,6 @@ class Operation:
         return blocks
 
     def _table(self, outcomes: Sequence[Outcome], without: Sequence[str] = ()) -> Table:
-        """Returns one row for each target: what is lost there, and the result."""
         rows = [
             OutcomeRow(str(each.peer), each.peer.program, result=self.cell(each), **self.losses_of(each))
             for each in outcomes

@@ -66,8 +66,6 @@ class _Range(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class RangeRow:
-    """The log of a topic on one node."""
-
     address: str = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
     epoch: str | None = column("epoch", keep=4, help="random name of this log")
     first: Any = column("first", keep=ALWAYS, help="number of the first message")

@@ -153,7 +153,6 @@ def _cpu_share(before: NodeStats | None, after: NodeStats) -> float | None:
 
 
 def summed(parts: Iterable[Mapping[Key, Flow]]) -> dict[Key, Flow]:
-    """Returns the flows of several nodes together."""
     flows_by_key = grouped(pair for part in parts for pair in part.items())
     return {key: Flow(*map(sum, zip(*flows, strict=True))) for key, flows in flows_by_key.items()}
 
@@ -267,13 +266,11 @@ class ClusterSnapshot:
 
     @cached_property
     def topic_shares(self) -> dict[str, dict[Address, TopicStats]]:
-        """Returns each topic on each node that has it."""
         placed = ((topic.topic_name, (address, topic)) for address, node in self.nodes.items() for topic in node.topics)
         return {name: dict(shares) for name, shares in grouped(placed).items()}
 
     @cached_property
     def channel_shares(self) -> dict[Key, dict[Address, ChannelStats]]:
-        """Returns each channel, by topic and name, on each node that has it."""
         placed = (
             ((topic, channel.channel_name), (address, channel))
             for address, node in self.nodes.items()
@@ -305,9 +302,8 @@ class ClusterSnapshot:
 def snapshots(
     cluster: Cluster, seconds: float | None, count: int | None, topic: str, channel: str = "", *, clients: bool = False
 ) -> Iterator[ClusterSnapshot]:
-    """Yields snapshots `seconds` apart: `count` of them, one without `seconds`. After a slow one, the next one waits
-    for at least half of `seconds`: rates over less are not meaningful. Raises NotFound if the topic or channel is
-    unknown."""
+    """Yields `count` snapshots `seconds` apart, one without `seconds`. After a slow one, the next one waits for at
+    least half of `seconds`: rates over less are not meaningful. Raises NotFound for an unknown topic or channel."""
     due = time.monotonic()
     snapshot: ClusterSnapshot | None = None
     for number in itertools.count(1):

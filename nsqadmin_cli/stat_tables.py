@@ -92,7 +92,6 @@ def counts(
 
 
 def node_grid(answers: Answers[NodeStats]) -> Grid:
-    """Returns one line for each node: address and state."""
     grid = Grid()
     for address, answer in answers.items():
         state: list[Cell | str] = ["", Cell("failed", Tone.BAD)]
@@ -139,7 +138,6 @@ def _with_shares(
 
 
 def topic_table(snapshot: ClusterSnapshot, *, watched: bool = False) -> Table:
-    """Returns one row for each topic, summed over nodes."""
     flows = snapshot.flows or {}
     rows = []
     for topic in snapshot.totals.topics:
@@ -205,8 +203,6 @@ def share_table(snapshot: ClusterSnapshot, shares: Shares, whole: TopicStats | C
 
 @dataclass(eq=False, repr=False)
 class ClientRow:
-    """One consumer, with its topic, channel and node."""
-
     client: Value = column("client")
     topic: Value = column("topic", keep=ALWAYS, tone=Tone.STRONG)
     channel: Value = column("channel", keep=ALWAYS)
@@ -286,7 +282,6 @@ PROCESS = ("cpu_share", "memory_bytes", "free_disk_bytes", "connection_count")
 
 
 def node_rows(snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:
-    """Returns the rows of all nodes, also of nodes that are down."""
     rows = {}
     for address, answer in snapshot.answers.items():
         if isinstance(answer, NodeError):
@@ -324,13 +319,11 @@ def node_table(
 
 
 def topic_facts(whole: TopicStats, shares: Mapping[Address, TopicStats]) -> dict[str, Cell | str]:
-    """Returns properties of a topic other than counts."""
     mean = f", {units.size(whole.message_bytes // whole.message_count)} on average" if whole.message_count else ""
     return {"published": f"{units.size(whole.message_bytes)}{mean}", **common_facts(whole, shares)}
 
 
 def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> dict[str, Cell | str]:
-    """Returns properties of a topic or channel other than counts."""
     age = whole.oldest_message_age_seconds
     facts: dict[str, Cell | str] = {"oldest message": "–" if age is None else f"{units.duration(age)} old"}
     if paused := [str(address) for address, share in shares.items() if share.paused]:

@@ -84,7 +84,6 @@ ALWAYS = 9
 
 
 def shown(value: object, column: Column, formats: Mapping[Form, Callable[..., str]] = EXACT) -> tuple[str, Tone]:
-    """Returns the text and tone of a cell."""
     value, tone = value if isinstance(value, Cell) else Cell(value)
     if value is None:
         return "", Tone.PLAIN

@@ -68,7 +68,6 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """Seconds; 0 if there are none."""
         return self.sum / self.count / 1e9 if self.count else 0.0
 
     def quantile(self, part: float) -> float:
@@ -81,7 +80,7 @@ class Histogram:
         return 0.0
 
     def bars(self) -> Iterator[Bar]:
-        """Yields the durations between 1, 2, 5, 10 and so on microseconds, without gaps from the smallest to the
+        """Yields the durations between 1, 2, 5, 10 and so on microseconds, without gaps, from the smallest to the
         largest."""
         counts: Counter[int] = Counter()
         for bucket, count in self._buckets.items():
@@ -290,7 +289,6 @@ class Load:
         return count
 
     def _settle(self, count: int) -> None:
-        """Removes this number of messages from the window."""
         with self._lock:
             self._under_way -= count
             self._lock.notify_all()

@@ -312,8 +312,6 @@ class _Rules(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class RulesRow:
-    """The rules on one node."""
-
     address: str = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
     rate: float | None = column("rate", keep=ALWAYS, help="messages a second, 0 without a limit")
     burst: int | None = column("burst", keep=ALWAYS, form=Form.COUNT, help="messages that may come at once")

@@ -123,7 +123,6 @@ class _Run:
     is_interrupted: bool = False
 
     def show_letters(self, cluster: Cluster, limit: int | None) -> None:
-        """Shows the dead letters, without consuming them."""
         count = min(limit or MOST, MOST)
         # Of the channel, or, if it does not exist yet, of the topic.
         peek = partial(peek_at, topic=self.source, count=count)

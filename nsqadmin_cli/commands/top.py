@@ -96,7 +96,6 @@ class Watcher:
                 return
 
     def _watch(self, watched: _Watched) -> None:
-        """Asks one node repeatedly, on its own thread."""
         node, latest, held = watched.node, None, None  # the last answer that was no error, and its allowance
         while not watched.gone:
             due, allowance = time.monotonic() + self.interval, Allowance(self._budget)
@@ -232,7 +231,6 @@ class TopView:
     _page: int = 10  # rows shown last
 
     def update(self, answers: Answers[NodeStats], node_flows: dict[Address, dict[Key, Flow]]) -> None:
-        """Adds one snapshot of all nodes, with the flows of each."""
         snapshot = self._snapshot = ClusterSnapshot(answers, [])
         flows = snapshot.flows = summed(node_flows.values())
         snapshot.node_rates = {address: through(of_node) for address, of_node in node_flows.items()}
@@ -253,8 +251,8 @@ class TopView:
         return self._shown[self._index] if self._index < len(self._shown) else None
 
     def action(self, key: str) -> tuple[str, ...]:
-        """Returns the gnsqadmin command of a key for the row at the cursor: its words, then the names; empty if none
-        belongs to it."""
+        """Returns the words and names of the gnsqadmin command of a key for the row at the cursor; none if it has
+        none."""
         row = self._current()
         if self.typing or self.helping or not isinstance(row, TopRow):
             return ()

@@ -28,7 +28,6 @@ _SKEW = 2.0  # seconds between clocks that are too many
 
 
 def examine_nodes(examination: Examination) -> Iterator[Finding]:
-    """Yields all problems of nodes and nsqlookupds."""
     for error in examination.discovery:
         if isinstance(error, NodeError):
             remedy = Remedy("Set --broadcast-address of that node to a host name or an IP address.")
@@ -87,7 +86,6 @@ def _health(examination: Examination) -> Iterator[Finding]:
 
 
 def _low_disks(examination: Examination) -> Iterator[Finding]:
-    """Yields the nodes that report that they are low on disk."""
     for address, node in examination.after.nodes.items():
         if (process := node.process) is not None and process.is_low_on_disk:
             free, share = units.size(process.free_disk_bytes), process.free_disk_bytes / process.disk_bytes
@@ -138,7 +136,6 @@ def _ahead(span: tuple[float, float]) -> str:
 
 
 def _listing_nodes(examination: Examination) -> dict[Address, set[Address]]:
-    """Returns the nodes that each nsqlookupd lists."""
     listed = values_of(examination.listed)
     return {lookupd: {address for address, _ in located(producers)} for lookupd, producers in listed.items()}
 

@@ -31,7 +31,6 @@ Connections = Mapping[Connection, ClientStats]  # of a node
 
 
 def examine_queues(examination: Examination) -> Iterator[Finding]:
-    """Yields all problems of topics and channels, topic by topic."""
     before = {address: node.connections() for address, node in examination.before.nodes.items()}
     unserved: dict[Address, list[ChannelCheck]] = {}  # nodes with messages of channels whose consumers are elsewhere
     lookupds = len(values_of(examination.listed))

@@ -52,8 +52,7 @@ class Terminal:
         self.flush()
 
     def painted(self, parts: Sequence[tuple[str, Tone]]) -> str:
-        """Returns the texts with the codes of their tones, and ASCII instead of lines and bars if the encoding lacks
-        them."""
+        """Returns the texts with the codes of their tones; ASCII for lines and bars if the encoding lacks them."""
         line = "".join([STYLES[tone].render(text, color_system=self._colors) for text, tone in parts])
         return line if self._has_lines or line.isascii() else line.translate(_ASCII)
 
@@ -71,7 +70,6 @@ def show_row(table: Table, number: int) -> None:
 
 
 def lines_of(blocks: Sequence[Block], width: int) -> Iterator[Parts]:
-    """Yields the lines of all blocks on `width` columns."""
     before: Block | None = None  # what was printed last
     for block in blocks:
         match block:

@@ -42,7 +42,6 @@ class Screen:
             os.set_blocking(end, False)
 
     def size(self) -> tuple[int, int]:
-        """Returns columns and lines."""
         return os.get_terminal_size(sys.stdout.fileno())
 
     def run(self, command: str) -> None:

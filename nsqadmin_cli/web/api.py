@@ -220,7 +220,6 @@ def _plain(number: Any) -> Any:
 
 
 def _add(sums: JSONObject, share: JSONObject) -> None:
-    """Adds the topic or channel of one node."""
     sums["node"] = "*"
     for key in _SUMS_OF_TOPICS if "channels" in sums else _SUMS_OF_CHANNELS:
         sums[key] += share[key]

@@ -172,7 +172,6 @@ class Application(Router):
         self._site.monitor.keep_history()
 
     def close(self) -> None:
-        """Ends the live pages, and the snapshots."""
         self._site.monitor.close()
         self._site.tails.close()
         self._closed.set()

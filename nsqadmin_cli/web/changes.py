@@ -112,7 +112,6 @@ def act(site: Site, request: Request) -> Page | Response:
 
 
 def done(site: Site, request: Request) -> Page:
-    """Returns the result of a change or of a publication, as it was kept."""
     page = site.kept(request.segments[1])
     if not isinstance(page, Page):
         raise HTTPError(404, "This result is no longer kept.")

@@ -148,7 +148,6 @@ def _publish_page(site: Site, topic: str, **more: Any) -> Page:
 
 
 def send(site: Site, request: Request) -> Page | Response:
-    """Publishes one message to one node."""
     form: dict[str, Any] = request.form
     topic, body, defer = form.get("topic", ""), form.get("body", ""), form.get("defer", "").strip()
     given: dict[str, Any] = {"node": form.get("node", ""), "defer": defer}

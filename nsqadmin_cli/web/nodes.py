@@ -87,7 +87,6 @@ def node(site: Site, request: Request) -> Page:
 
 
 def _number(row: NodeRow, name: str) -> tuple[str, str, str]:
-    """Returns heading, text and class of a figure of a node."""
     its = columns_of(NodeRow)[name]
     text, tone = shown(getattr(row, name), its)
     return its.heading, text or "–", tone_class(tone)

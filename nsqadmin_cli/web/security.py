@@ -131,8 +131,8 @@ def is_loopback_host(host: str) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    """Returns True for an address, a name of one label as containers have, this machine's own, and "": browsers send
-    one."""
+    """Returns True for an address, a name of one label as containers have, this machine's own, and "" of
+    non-browsers."""
     try:
         return "." not in host or host == socket.gethostname().lower() or bool(ipaddress.ip_address(host))
     except ValueError:

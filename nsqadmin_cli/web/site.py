@@ -49,8 +49,6 @@ def _text(value: object) -> object:
 
 
 class Page:
-    """A template and its values."""
-
     def __init__(self, template: str, status: int = 200, **values: Any) -> None:
         self.template, self.status, self.values = template, status, values
 

@@ -47,8 +47,7 @@ class Tails:
         self._closed = False
 
     def look(self, topic: str) -> Tail:
-        """Returns the messages since the first look at this topic, whose consumer this starts; HTTPError for too many
-        topics."""
+        """Returns the messages since the first look at this topic, whose consumer this starts; raises HTTPError."""
         with self._lock:
             tail = self._tails.get(topic)
             if tail is None:
