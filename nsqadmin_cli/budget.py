@@ -15,7 +15,7 @@ class TooLarge(Exception):
     """The text is the reason of a NodeError."""
 
 
-class Budget:
+class LookBudget:
     """The bytes that all answers of one look may take together: the share of each peer, and the rest for all."""
 
     def __init__(self, peers: int = 1) -> None:
@@ -34,7 +34,7 @@ class Budget:
 class Allowance:
     """The bytes that one peer has answered in one look."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: LookBudget) -> None:
         self._budget = budget
         self._taken = self._borrowed = 0
 
@@ -58,4 +58,4 @@ ALLOWANCE: ContextVar[Allowance | None] = ContextVar("ALLOWANCE", default=None) 
 
 def present_allowance() -> Allowance:
     """Returns that of the peer that this thread asks; a new one if it is not limited by others."""
-    return ALLOWANCE.get() or Allowance(Budget())
+    return ALLOWANCE.get() or Allowance(LookBudget())

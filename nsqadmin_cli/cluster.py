@@ -13,14 +13,14 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, TypeVar
 
-from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
-from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget
+from nsqadmin_cli.api import Listing, Lookupd, Nsqd, PeerAPI
+from nsqadmin_cli.budget import ALLOWANCE, Allowance, LookBudget
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, timed_out
+from nsqadmin_cli.http_client import Address, NodeClient, NodeError, NodeLacks, timed_out
 from nsqadmin_cli.table import Cell, Tone, failed
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Peer)
+P = TypeVar("P", bound=PeerAPI)
 
 # Shows the progress of waiting for that many answers; called with the number received so far.
 Waiting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
@@ -35,14 +35,14 @@ _GRACE = 0.5  # seconds that the HTTP client has to report the time-out itself
 class Cluster:
     """Owns the HTTP client and the list of nodes."""
 
-    def __init__(self, nsqds: Iterable[Address], lookupds: Iterable[Address], http: HTTPClient) -> None:
+    def __init__(self, nsqds: Iterable[Address], lookupds: Iterable[Address], http: NodeClient) -> None:
         """Takes a node that is given twice as one, or its counts would double."""
         self.timeout = http.timeout  # seconds for each answer
         self.waiting: Waiting | None = None
         self.http = http
         self.lookupds = [Lookupd(address, self.http) for address in dict.fromkeys(lookupds)]
         self.lookupd_errors: list[NodeError] = []
-        self.listed: dict[Address, tuple[Producer, ...]] = {}  # what each nsqlookupd answered last
+        self.listed: dict[Address, tuple[Listing, ...]] = {}  # what each nsqlookupd answered last
         self._named = [Nsqd(address, self.http) for address in dict.fromkeys(nsqds)]
 
     def acting(self, authorization: str) -> "Cluster":
@@ -64,13 +64,13 @@ class Cluster:
         nodes |= {address: listed[address] for address in sorted(listed) if address not in nodes}
         return list(nodes.values())
 
-    def producers(self) -> list[Producer]:
+    def producers(self) -> list[Listing]:
         """Returns the nodes that the nsqlookupds list, each once, by address; queries them at each call."""
         producers = chain.from_iterable(self._ask_for_producers().values())
         nodes = {(producer.broadcast_address, producer.http_port): producer for producer in producers}
         return [nodes[key] for key in sorted(nodes)]
 
-    def _ask_for_producers(self) -> dict[Address, tuple[Producer, ...]]:
+    def _ask_for_producers(self) -> dict[Address, tuple[Listing, ...]]:
         if not self.lookupds:
             return {}
         answers = self.ask_lookupds(Lookupd.nodes)
@@ -94,14 +94,14 @@ def ask_all(
     question: Callable[[P], T],
     timeout: float,
     waiting: Waiting | None = None,
-    budget: Budget | None = None,
+    budget: LookBudget | None = None,
 ) -> Answers[T]:
     """Asks as `Cluster.ask` does. A peer that takes more than `timeout` seconds counts as a NodeError. `budget` is for
     all answers together, by default that of these peers."""
     begun = time.monotonic()
     deadline = begun + timeout + _GRACE
     futures: dict[Address, Future[T]] = {peer.address: Future() for peer in peers}
-    budget = budget or Budget(len(futures))
+    budget = budget or LookBudget(len(futures))
     left = iter(peers)
 
     def serve() -> None:

@@ -32,7 +32,7 @@ from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import Combined, Name, flag, option
 from nsqadmin_cli.errors import AdminError, NotFound
-from nsqadmin_cli.http_client import TLS, Address, NodeError, timed_out
+from nsqadmin_cli.http_client import Address, NodeError, TLSSettings, timed_out
 from nsqadmin_cli.message import MessageRow
 from nsqadmin_cli.output import Advance, Confirm, note, progress
 from nsqadmin_cli.ranges import LogConsumer, begin_option
@@ -61,7 +61,7 @@ class Subscription(Client):
     largest_frame = 64 * 1024 * 1024
     secret_option = "--auth-secret"
 
-    def __init__(self, node: Nsqd, topic: str, options: ConsumerOptions, *, timeout: float, tls: TLS) -> None:
+    def __init__(self, node: Nsqd, topic: str, options: ConsumerOptions, *, timeout: float, tls: TLSSettings) -> None:
         """Connects and subscribes within `timeout` seconds, on any thread; raises NodeError."""
         self.node = node
         self.topic = topic
@@ -74,7 +74,7 @@ class Subscription(Client):
         except OSError as error:
             self._lost(timed_out(timeout) if isinstance(error, TimeoutError) else reason(error))
         super().__init__(sock, str(node), timeout)
-        has_tls = node.address.tls or tls != TLS()
+        has_tls = node.address.tls or tls != TLSSettings()
         upgrade = Upgrade(tls.context, host, is_required=node.address.tls) if has_tls else None
         identity = {"user_agent": f"gnsqadmin/{VERSION}", "sample_rate": options.sample_rate}
         try:

@@ -129,8 +129,8 @@ class NodeRefused(NodeError):
 
 
 @dataclass(frozen=True, slots=True)
-class TLS:
-    """TLS settings; each string is the path of a PEM file or empty. Without `ca`, the system's authorities are used."""
+class TLSSettings:
+    """The paths of PEM files, or empty. Without `ca`, the system's authorities are used."""
 
     ca: str = ""
     cert: str = ""
@@ -144,7 +144,7 @@ class TLS:
             raise AdminError(str(error)) from None
 
 
-class HTTPClient:
+class NodeClient:
     """Owns the connections to all nodes and keeps them for the next request. Threads may share it.
 
     A node that hangs must not delay what is read from the others, so an answer to GET has to begin early. What changes
@@ -156,7 +156,7 @@ class HTTPClient:
     def __init__(
         self,
         timeout: float,
-        tls: TLS | None = None,
+        tls: TLSSettings | None = None,
         token_file: str = "",
         named: Iterable[Address] = (),
         patience: float = inf,
@@ -167,7 +167,7 @@ class HTTPClient:
         self.timeout = timeout
         self.patience = min(patience, timeout)
         self.slow: set[Address] = set()  # nodes that did not answer in time
-        self.tls = tls or TLS()
+        self.tls = tls or TLSSettings()
         self._headers = {"User-Agent": f"gnsqadmin/{VERSION}"}
         self._token_file = token_file
         self._authorization = f"Bearer {read_token(token_file)}" if token_file else ""
@@ -181,10 +181,10 @@ class HTTPClient:
     @cached_property
     def _context(self) -> ssl.SSLContext:
         context = self.tls.context()
-        context.sslsocket_class = _TLSSocket
+        context.sslsocket_class = _TimedTLSSocket
         return context
 
-    def acting(self, authorization: str) -> "HTTPClient":
+    def acting(self, authorization: str) -> "NodeClient":
         """Returns the same client with this header in place of the token; it shares the connections."""
         client = copy(self)
         client._token_file, client._authorization = "", authorization
@@ -285,7 +285,7 @@ class HTTPClient:
         pool = HTTPConnectionPool(host, address.port, **kept)
         if address.tls:
             pool = HTTPSConnectionPool(host, address.port, ssl_context=self._context, **kept)
-        pool.ConnectionCls = _TLSConnection if address.tls else _Connection
+        pool.ConnectionCls = _TLSConnection if address.tls else _PlainConnection
         if len(self._pools) >= _MOST_POOLS:
             self._pools.clear()
             self._moved.clear()
@@ -321,7 +321,7 @@ def timed_out(timeout: float) -> str:
     return f"no complete answer within {timeout:g} s"
 
 
-class _Socket(socket.socket):
+class _TimedSocket(socket.socket):
     """A socket whose timeout is the time for all that is received, from when it is set."""
 
     _until = float("inf")
@@ -341,7 +341,7 @@ class _Socket(socket.socket):
         return super().recv_into(*args)
 
 
-class _TLSSocket(_Socket, ssl.SSLSocket):
+class _TimedTLSSocket(_TimedSocket, ssl.SSLSocket):
     pass
 
 
@@ -379,10 +379,10 @@ class _Connected:
         if not address.path:
             connected = socket.create_connection((address.host, address.port), self.timeout)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock = _Socket(fileno=connected.detach())
+            sock = _TimedSocket(fileno=connected.detach())
             sock.settimeout(self.timeout)
             return sock
-        sock = _Socket(socket.AF_UNIX)
+        sock = _TimedSocket(socket.AF_UNIX)
         try:
             sock.settimeout(self.timeout)
             sock.connect(address.path)
@@ -392,7 +392,7 @@ class _Connected:
         return sock
 
 
-class _Connection(_Connected, HTTPConnection):
+class _PlainConnection(_Connected, HTTPConnection):
     pass
 
 

@@ -45,7 +45,7 @@ class TopicCount:
     messages: int = column("messages", form=Form.COUNT, help="published to it; with --dry-run: to publish")
 
 
-class Publisher:
+class Sender:
     """Publishes to `nodes`, at most `rate` messages per second; if all fail, retries for `patience` seconds. With None
     as nodes it is dry: it only counts."""
 
@@ -157,7 +157,7 @@ rate_option = option(
 )
 
 
-def show_published(output: Output, publisher: Publisher, topic: str, source: Mapping[str, object] = {}) -> None:
+def show_published(output: Output, publisher: Sender, topic: str, source: Mapping[str, object] = {}) -> None:
     """Shows the messages published per node; `source` is added to the document."""
     nodes, total, size = publisher.counts(), publisher.total, publisher.bytes
     seconds = time.monotonic() - publisher.started
@@ -176,7 +176,7 @@ BY_TOPIC = (
 )
 
 
-def shown_by_topic(publisher: Publisher, more: Mapping[str, object] = {}, detail: Table | None = None) -> Shown:
+def shown_by_topic(publisher: Sender, more: Mapping[str, object] = {}, detail: Table | None = None) -> Shown:
     """Returns the messages published to several topics, with `more` in the document, and `detail` before them."""
     rows = [TopicCount(name, number) for name, number in sorted(publisher.topics.items())]
     total, size, seconds = publisher.total, publisher.bytes, time.monotonic() - publisher.started

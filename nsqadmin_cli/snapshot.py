@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures, counts_of
-from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientCounts, Latency, NodeStats, Nsqd, Percentile, TopicStats
 from nsqadmin_cli.change import Shown, ending
 from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, failures_of, rows_of, values_of
 from nsqadmin_cli.errors import AdminError
@@ -395,5 +395,5 @@ def take_snapshot(
     return ClusterSnapshot(answers, cluster.lookupd_errors, before)
 
 
-def client_document(client: ClientStats, address: Address) -> dict[str, Any]:
+def client_document(client: ClientCounts, address: Address) -> dict[str, Any]:
     return {"node": str(address), **as_json(client)}

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from nsqadmin_cli import units
-from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientCounts, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers, errors_of
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import OF_CHANNELS, ClusterSnapshot, Flow, Key, Totals
@@ -231,7 +231,7 @@ def client_table(snapshot: ClusterSnapshot, *, with_places: bool = True, of: tup
     return table_of(ClientRow, rows, without=() if with_places else ("topic", "channel"), empty="No clients.")
 
 
-def _client(client: ClientStats, topic: str, channel: ChannelStats, address: Address, now: float) -> ClientRow:
+def _client(client: ClientCounts, topic: str, channel: ChannelStats, address: Address, now: float) -> ClientRow:
     used = {"TLS": client.tls, "deflate": client.deflate, "snappy": client.snappy, "auth": client.authed}
     known = {name: getattr(client, name) for name in _OF_CLIENTS}
     row = ClientRow(client.name, topic, channel.channel_name, str(address), **known)

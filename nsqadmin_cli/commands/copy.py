@@ -18,7 +18,7 @@ from nsqadmin_cli.context import ClusterContext, ClusterSettings
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.message import DOCUMENT, MessageRow
 from nsqadmin_cli.output import Advance, Output, explained, is_terminal, note, progress, report
-from nsqadmin_cli.publisher import BY_TOPIC, PATIENCE, PUBLISHED, Publisher, rate_option, show_published, shown_by_topic
+from nsqadmin_cli.publisher import BY_TOPIC, PATIENCE, PUBLISHED, Sender, rate_option, show_published, shown_by_topic
 from nsqadmin_cli.table import Form, Line, column, table_of
 from nsqadmin_cli.units import plural
 
@@ -80,7 +80,7 @@ def copy(
     if name == topic and {node.address for node in nodes} & {node.address for node in cluster.nsqds()}:
         text = "source and destination are the same: give another DESTINATION, or another cluster"
         raise click.UsageError(f"{text}, as with --to-context.")
-    publisher = Publisher(nodes, patience=PATIENCE, rate=rate)
+    publisher = Sender(nodes, patience=PATIENCE, rate=rate)
 
     def deliver(messages: Sequence[MessageRow], advance: Advance) -> None:
         for count in publisher.publish(name, [message.body for message in messages]):
@@ -192,7 +192,7 @@ def load(
     Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
     and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.
     """
-    publisher = Publisher(None if dry_run else cluster.nsqds(), patience=PATIENCE, rate=rate)
+    publisher = Sender(None if dry_run else cluster.nsqds(), patience=PATIENCE, rate=rate)
     last = 0  # all messages up to this line are published
 
     def done() -> str:

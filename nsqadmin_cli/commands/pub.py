@@ -11,7 +11,7 @@ from nsqadmin_cli.archive import DASH, InputError, read_pieces, size_of, split
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import Parsed, argument, command, duration, flag, option
 from nsqadmin_cli.output import Output, explained, is_terminal, note, progress, report
-from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
+from nsqadmin_cli.publisher import PUBLISHED, Sender, rate_option, show_published
 from nsqadmin_cli.units import plural
 
 _LONGEST = 64 * 1024 * 1024  # bytes of one message
@@ -70,7 +70,7 @@ def pub(
     path = file or DASH
     if not messages and path == DASH and is_terminal(sys.stdin):
         note("Type one message per line; Ctrl-D ends.")
-    publisher = Publisher(cluster.nsqds(), rate=rate)
+    publisher = Sender(cluster.nsqds(), rate=rate)
     defer_ms = max(1, round(defer * 1000)) if defer else 0
 
     def done() -> str:
@@ -88,7 +88,7 @@ def pub(
     return report(cluster.lookupd_errors)
 
 
-def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
+def _publish_file(publisher: Sender, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
     """Publishes each part between delimiters as it arrives, or everything as one message."""
     is_typed = path == DASH and is_terminal(sys.stdin)
     with progress("publishing", size_of(path), "bytes", shown=not is_typed) as advance:

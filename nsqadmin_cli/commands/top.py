@@ -17,10 +17,10 @@ import click
 
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
-from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget
+from nsqadmin_cli.budget import ALLOWANCE, Allowance, LookBudget
 from nsqadmin_cli.cluster import Answers, Cluster
 from nsqadmin_cli.command_base import command, duration, option
-from nsqadmin_cli.context import ClusterSettings, Commands
+from nsqadmin_cli.context import ClusterSettings, CommandLines
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, drain_seconds, node_flows, summed, through
@@ -53,7 +53,7 @@ class Watcher:
         self.troubles: list[AdminError] = []  # with the nsqlookupds
         self._cluster = cluster
         self._nodes: dict[Address, _Watched] = {}
-        self._budget = Budget()
+        self._budget = LookBudget()
         self.stopped = threading.Event()  # to be set at the end; threads that wait for an answer are abandoned
         threading.Thread(target=self._discover, name="discover", daemon=True).start()
 
@@ -85,7 +85,7 @@ class Watcher:
                 self.troubles = [error]
             known = dict(self._nodes)
             if known.keys() != nodes.keys():
-                self._budget = Budget(len(nodes))
+                self._budget = LookBudget(len(nodes))
             for address in known.keys() - nodes.keys():
                 known.pop(address).gone = True
             for address in nodes.keys() - known.keys():
@@ -487,7 +487,7 @@ def top(
     from nsqadmin_cli.render.screen import Screen
 
     view = TopView(subject=subject, order=order, needle=needle, interval=interval)
-    commands = Commands(settings)
+    commands = CommandLines(settings)
     with Screen() as screen:
         watcher = Watcher(settings.cluster(), interval)
         started = time.monotonic()

@@ -12,7 +12,7 @@ from functools import partial
 from gnsqd.shared.names import is_ephemeral
 from nsqadmin_cli.api import Lookupd, Nsqd, located
 from nsqadmin_cli.cluster import Cluster, ask_all, errors_of, values_of
-from nsqadmin_cli.context import Commands
+from nsqadmin_cli.context import CommandLines
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.node_options import options_of
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key
@@ -66,7 +66,7 @@ class Examination:
     def __init__(
         self,
         cluster: Cluster,
-        commands: Commands,
+        commands: CommandLines,
         *,
         topic: str = "",
         channel: str = "",

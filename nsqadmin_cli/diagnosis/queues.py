@@ -12,7 +12,7 @@ from functools import partial
 from gnsqd.broker.dead_letter_format import is_dead_letter_topic
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_ephemeral
 from nsqadmin_cli import units
-from nsqadmin_cli.api import ChannelStats, ClientStats, Connection, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientCounts, Connection, TopicStats
 from nsqadmin_cli.cluster import values_of
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Remedy, Severity, some_of
 from nsqadmin_cli.diagnosis.nodes import tombstones, unregistered
@@ -27,7 +27,7 @@ _STORM = 1.0  # requeues or time-outs a second that are worth a word
 _MANY = 100  # of them since the start
 _START = Remedy("Start its consumers, or find out why they cannot connect.")
 
-Connections = Mapping[Connection, ClientStats]  # of a node
+Connections = Mapping[Connection, ClientCounts]  # of a node
 
 
 def examine_queues(examination: Examination) -> Iterator[Finding]:
@@ -144,8 +144,8 @@ class ConsumerPair:
     """One connection in the second snapshot, for `connected` seconds, and in the first if it existed."""
 
     node: Address
-    now: ClientStats
-    then: ClientStats | None
+    now: ClientCounts
+    then: ClientCounts | None
     connected: float
 
     @property

@@ -24,7 +24,7 @@ _ADJACENT = 15.0  # seconds; while nobody looks, there is a snapshot every 10 s
 _UNKNOWN = array("f", [nan] * 3)  # depth, in/s and finished/s
 
 
-class Window(NamedTuple):
+class HistoryWindow(NamedTuple):
     """One value for each step, the latest last; NaN where it is unknown."""
 
     seconds: float  # of a step
@@ -77,7 +77,7 @@ class _Ring:
         return [self.values[3 * (step % self.steps) + offset] if step in kept else nan for step in steps]
 
 
-class History:
+class ClusterHistory:
     """Owns the values of all topics and channels, by their keys; `("", "")` is the cluster. The depth of the cluster
     and of a topic is that of topics and channels together."""
 
@@ -107,7 +107,7 @@ class History:
             for ring in self._series.get(key, ()):
                 ring.add(snapshot.moment, value)
 
-    def window(self, moment: float, seconds: float, topic: str = "", channel: str = "") -> Window | None:
+    def window(self, moment: float, seconds: float, topic: str = "", channel: str = "") -> HistoryWindow | None:
         """Returns the last `seconds` before `moment`, by time.monotonic(), or less if values begin later, of the
         cluster, a topic or a channel; in the finest steps that reach so far back. None if there is no value."""
         rings = self._series.get((topic, channel))
@@ -120,9 +120,9 @@ class History:
         depths = ring.figure(0, steps)
         known = next((index for index, depth in enumerate(depths) if not isnan(depth)), 0)
         rates = (ring.figure(offset, steps[known:]) for offset in (1, 2))
-        return Window(ring.seconds, steps[known:], depths[known:], *rates)
+        return HistoryWindow(ring.seconds, steps[known:], depths[known:], *rates)
 
-    def depths(self, window: Window, topic: str, channel: str = "") -> list[float]:
+    def depths(self, window: HistoryWindow, topic: str, channel: str = "") -> list[float]:
         rings = self._series.get((topic, channel), ())
         return next((ring.figure(0, window.steps) for ring in rings if ring.seconds == window.seconds), [])
 
@@ -153,7 +153,7 @@ _HEIGHT = 120
 _SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_POINTS = 72, 16, 18
 
 
-def charts_of(history: History, moment: float, view: View, topic: str = "", channel: str = "") -> Charts | None:
+def charts_of(history: ClusterHistory, moment: float, view: View, topic: str = "", channel: str = "") -> Charts | None:
     """Returns charts of depth and rates, as far as there are values until `moment`. Rates are in the same scale."""
     window = history.window(moment, RANGES[view.range][0], topic, channel)
     if window is None:

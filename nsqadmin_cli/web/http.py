@@ -8,13 +8,13 @@ from urllib.parse import parse_qsl, quote
 from gnsqd.web import http11
 from gnsqd.web.routes import Content, HTTPError
 
-__all__ = ["HTML", "TEXT", "Content", "HTTPError", "Redirect", "Request", "Response"]
+__all__ = ["HTML", "TEXT", "Content", "HTTPError", "PageRequest", "Redirect", "Response"]
 
 HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 
 
-class Request:
+class PageRequest:
     """A request below the path `base`, which its own path and target are without."""
 
     def __init__(self, head: http11.Request, base: str = "") -> None:

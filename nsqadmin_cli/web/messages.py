@@ -16,11 +16,11 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, Peeked, PeekedQueue, hex_lines, peek_at, pretty_lines
 from nsqadmin_cli.snapshot import ask_holders
 from nsqadmin_cli.units import parse_duration, plural, printable, suggestion
-from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
+from nsqadmin_cli.web.http import HTTPError, PageRequest, Redirect, Response
 from nsqadmin_cli.web.monitor import FRESH
 from nsqadmin_cli.web.present import View, common, query
 from nsqadmin_cli.web.queues import unknown
-from nsqadmin_cli.web.site import Exact, Lines, Page, Site
+from nsqadmin_cli.web.site import Exact, Multiline, Page, PageSite
 from nsqadmin_cli.web.tail import SHOWN, TEMPORARY
 
 _LONGEST_BODY = 20_480  # characters of a message that are shown
@@ -29,7 +29,7 @@ _COMPLETED = 300  # topics that a form completes
 VIEWS = {"": "formatted", "raw": "as it is", "hex": "in hexadecimal"}  # of bodies
 
 
-def peek(site: Site, request: Request) -> Page:
+def peek(site: PageSite, request: PageRequest) -> Page:
     """Shows the queued messages of a topic or channel, of every node that can show them."""
     given, number, find = request.query, request.query.get("count", "10"), request.query.get("find", "")
     topic, channel = given.get("topic", ""), given.get("channel", "")
@@ -90,11 +90,11 @@ def _message(peeked: Peeked, given: Mapping[str, str]) -> dict[str, Any]:
         "size": units.size(peeked.size),
         "place": "on disk" if peeked.on_disk else "in memory",
         "cut": peeked.size > len(peeked.message.body) or len(text) > _LONGEST_BODY,
-        "body": Lines(text[:_LONGEST_BODY]),
+        "body": Multiline(text[:_LONGEST_BODY]),
     }
 
 
-def tail(site: Site, request: Request) -> Page:
+def tail(site: PageSite, request: PageRequest) -> Page:
     """Shows the latest messages of a topic. They are only consumed for live pages, which no other site can load."""
     name = request.query.get("topic", "")
     if not name:
@@ -127,11 +127,11 @@ def tail(site: Site, request: Request) -> Page:
     return page
 
 
-def publish(site: Site, request: Request) -> Page:
+def publish(site: PageSite, request: PageRequest) -> Page:
     return _publish_page(site, request.query.get("topic", ""))
 
 
-def _publish_page(site: Site, topic: str, **more: Any) -> Page:
+def _publish_page(site: PageSite, topic: str, **more: Any) -> Page:
     """Shows the form to publish, with what was sent before. It completes the topics with the most messages."""
     snapshot = site.monitor.snapshot(10.0)
     topics = sorted(snapshot.totals.topics, key=lambda stats: stats.message_count, reverse=True)
@@ -147,7 +147,7 @@ def _publish_page(site: Site, topic: str, **more: Any) -> Page:
     )
 
 
-def send(site: Site, request: Request) -> Page | Response:
+def send(site: PageSite, request: PageRequest) -> Page | Response:
     form: dict[str, Any] = request.form
     topic, body, defer = form.get("topic", ""), form.get("body", ""), form.get("defer", "").strip()
     given: dict[str, Any] = {"node": form.get("node", ""), "defer": defer}

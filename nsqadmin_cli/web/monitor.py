@@ -23,12 +23,12 @@ from nsqadmin_cli.api import ChannelStats, Latency, Lookupd, NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.commands.doctor import findings_of
 from nsqadmin_cli.commands.nodes import listed_topics, rows_with_daemons
-from nsqadmin_cli.context import Commands
+from nsqadmin_cli.context import CommandLines
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.snapshot import ClusterSnapshot
-from nsqadmin_cli.web.history import History
+from nsqadmin_cli.web.history import ClusterHistory
 
 INTERVAL = 2.0  # seconds between two live snapshots
 FRESH = 1.0  # seconds for which a snapshot serves every view
@@ -146,7 +146,7 @@ class Diagnosis:
 class Monitor:
     """Owns the snapshots of one cluster. `commands` are for the remedies of findings."""
 
-    def __init__(self, cluster: Cluster, commands: Commands) -> None:
+    def __init__(self, cluster: Cluster, commands: CommandLines) -> None:
         _return_large_blocks()
         self.cluster = cluster
         cluster.http.quick = _QUICK  # for all that the page asks
@@ -155,7 +155,7 @@ class Monitor:
         self._earlier: deque[ClusterSnapshot] = deque(maxlen=4)  # of counts alone, the youngest last
         self._looked = -_REMEMBERED
         self._closed = threading.Event()
-        self.history = History()
+        self.history = ClusterHistory()
         self._snapshots = Kept(self._take, math.inf)
         self._nodes = Kept(lambda: (cluster.nsqds(), list(cluster.lookupd_errors)), _NODES)
         self.diagnosis = Kept(self._examine, _EXAMINED)

@@ -9,7 +9,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import ALWAYS, AT_LEFT, Column, Form, Grid, Row, Table, Tone, as_json, shown
 from nsqadmin_cli.units import printable
-from nsqadmin_cli.web.http import Request
+from nsqadmin_cli.web.http import PageRequest
 
 PAGE_ROWS = 100  # of one table on one page
 AT_LEAST = "at least"  # of sums that lack a node
@@ -117,7 +117,7 @@ class View(NamedTuple):
     trouble: str = ""
 
     @classmethod
-    def of(cls, request: Request, sort: str = "") -> "View":
+    def of(cls, request: PageRequest, sort: str = "") -> "View":
         """Returns what the address of a request selects; `sort` is the column to sort by if it selects none."""
         given = request.query
         page = given.get("page", "1")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from gnsqd.log import Logger
 from gnsqd.web.http_auth import Tokens
 from gnsqd.web.routes import Role
-from nsqadmin_cli.web.http import HTTPError, Redirect, Request
+from nsqadmin_cli.web.http import HTTPError, PageRequest, Redirect
 
 # Without any Referrer-Policy, browsers would not send the origin of a form.
 HEADERS = (
@@ -45,14 +45,14 @@ class Security:
     def has_tokens(self) -> bool:
         return self._tokens is not None
 
-    def role(self, request: Request) -> Role:
+    def role(self, request: PageRequest) -> Role:
         """Returns the role of the token or the session of a request."""
         if self._tokens is None:
             return Role.FULL
         with self._lock:  # the files may be read again
             return self._tokens.role(self.authorization(request).encode("latin-1"))
 
-    def authorization(self, request: Request) -> str:
+    def authorization(self, request: PageRequest) -> str:
         """Returns the header with the token of a request or its session; empty without one."""
         if given := request.header("authorization"):
             return given
@@ -62,10 +62,10 @@ class Security:
     def has_sessions(self) -> bool:
         return any(until > time.monotonic() for _, until in list(self._sessions.values()))
 
-    def may_change(self, request: Request) -> bool:
+    def may_change(self, request: PageRequest) -> bool:
         return not self.read_only and self.role(request) >= Role.FULL
 
-    def check(self, request: Request, needed: Role) -> None:
+    def check(self, request: PageRequest, needed: Role) -> None:
         """Raises HTTPError unless a request that needs this role is permitted; 401 if it needs a token."""
         self._check_host(request)
         if request.changes or request.is_live:
@@ -90,11 +90,11 @@ class Security:
                 self._sessions.popitem(last=False)
         return Redirect(to, (COOKIE, name, _SESSION_SECONDS))
 
-    def log_out(self, request: Request) -> Redirect:
+    def log_out(self, request: PageRequest) -> Redirect:
         self._sessions.pop(request.cookie(COOKIE), None)
         return Redirect("/", (COOKIE, "", 0))
 
-    def _check_host(self, request: Request) -> None:
+    def _check_host(self, request: PageRequest) -> None:
         """Refuses names that DNS rebinding could have given to this host: on a loopback address all others; without
         tokens, names that anybody could register."""
         if not self._loopback and self.has_tokens:
@@ -107,7 +107,7 @@ class Security:
             needed = "is for localhost" if self._loopback else "has no tokens: it needs an IP address or a local name"
             raise HTTPError(403, f"The page {needed}, and was asked as another.")
 
-    def _check_origin(self, request: Request) -> None:
+    def _check_origin(self, request: PageRequest) -> None:
         """Refuses changes from other sites; the JSON API takes them also from a client without these headers."""
         site, origin = request.header("sec-fetch-site"), request.header("origin")
         if site is not None:

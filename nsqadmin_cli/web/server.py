@@ -14,11 +14,11 @@ from gnsqd.options import SECOND
 from gnsqd.supervisor import Supervisor
 from gnsqd.web.http11 import Request
 from gnsqd.web.server import Answer, HTTPServer, Responder
-from nsqadmin_cli.web.app import Application, Limits
+from nsqadmin_cli.web.app import Application, BodyLimits
 
 IDLE_TIMEOUT = 60 * SECOND
 MAX_CONNECTIONS = 128
-MOST_BODIES = 2 * Limits.message  # bytes of large bodies that arrive or are worked on, of all connections
+MOST_BODIES = 2 * BodyLimits.message  # bytes of large bodies that arrive or are worked on, of all connections
 
 
 def serve(
@@ -85,7 +85,7 @@ class Visitor:
         """Returns 0 if there is no room for the body."""
         limit = self._responder.body_limit(request)
         size = min(int(request.headers.get(b"content-length", limit)), limit)
-        if size <= Limits.form:
+        if size <= BodyLimits.form:
             return limit
         if size > self._server.room:
             return 0

@@ -103,7 +103,7 @@ class FakeServer:
         self._server.server_close()
 
 
-class FakeNsqd(FakeServer):
+class StatsNsqd(FakeServer):
     """An nsqd with these statistics, one for each look."""
 
     def __init__(self, *looks: Any, clock: float = 0.0, lookupds: Sequence[str] | None = None) -> None:
@@ -115,7 +115,7 @@ class FakeNsqd(FakeServer):
         return f"--nsqd-http-address={self.address}"
 
 
-class FakeLookupd(FakeServer):
+class FakeListing(FakeServer):
     """An nsqlookupd that lists these producers and topics."""
 
     def __init__(self, *producers: dict[str, Any], topics: Sequence[str] = ()) -> None:

@@ -31,7 +31,7 @@ from nsqadmin_cli.cli import cli
 COMMAND = [sys.executable, "-P", "-m", "nsqadmin_cli"]
 
 
-class Result(NamedTuple):
+class RunResult(NamedTuple):
     """What a run left: exit code and what it printed. A terminal gets both streams in `out`."""
 
     code: int
@@ -49,11 +49,11 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | ours | variables
 
 
-def gnsqadmin(*args: str, stdin: str = "", **variables: str) -> Result:
+def gnsqadmin(*args: str, stdin: str = "", **variables: str) -> RunResult:
     """Run with pipes; `variables` are added to the environment."""
     assert preloaded.can_start(COMMAND)
     code, out, err = preloaded.run(COMMAND, args, stdin.encode(), DEADLINE, env=environment(**variables))
-    return Result(code, out.decode(), err.decode())
+    return RunResult(code, out.decode(), err.decode())
 
 
 def ok(*args: str, **given: str) -> str:
@@ -105,15 +105,15 @@ def start(*args: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
 
 
-def end(process: "subprocess.Popen[bytes]", number: int = 0) -> Result:
+def end(process: "subprocess.Popen[bytes]", number: int = 0) -> RunResult:
     """Wait for its end, which the signal may cause."""
     if number:
         process.send_signal(number)
     out, err = process.communicate(timeout=DEADLINE)
-    return Result(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode())
+    return RunResult(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode())
 
 
-def ctrl_c(process: "subprocess.Popen[bytes]") -> Result:
+def ctrl_c(process: "subprocess.Popen[bytes]") -> RunResult:
     return end(process, signal.SIGINT)
 
 
@@ -174,10 +174,10 @@ class Terminal:
         os.close(self.slave)
 
 
-def on_terminal(columns: int, *args: str, **variables: str) -> Result:
+def on_terminal(columns: int, *args: str, **variables: str) -> RunResult:
     """Run on a terminal of `columns` columns; `variables` are added to the environment."""
     with Terminal(columns, 50, *args, **variables) as terminal:
-        return Result(terminal.end(), terminal.printed.replace("\r\n", "\n"), "")
+        return RunResult(terminal.end(), terminal.printed.replace("\r\n", "\n"), "")
 
 
 def plain(printed: str) -> str:

@@ -49,7 +49,7 @@ def bodies(daemon: Daemon, topic: str, count: int, channel: str = "c") -> list[b
 
 
 @dataclass
-class Cluster:
+class Registered:
     """Two nodes of the kind under test that registered with a real nsqlookupd."""
 
     lookupd: PeerProgram

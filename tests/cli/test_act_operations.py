@@ -9,7 +9,7 @@ import pytest
 
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, rows, words
-from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
+from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill, publish
 from kit.daemons import Daemon, eventually
 from kit.http_api import topic_stats
 from kit.nsq_client import Client
@@ -165,7 +165,7 @@ def test_channels_are_emptied_though_the_topic_can_not_be() -> None:
 
 
 @pytest.mark.peer
-def test_create_and_delete_reach_nsqlookupd_and_all_its_nodes(cluster: Cluster) -> None:
+def test_create_and_delete_reach_nsqlookupd_and_all_its_nodes(cluster: Registered) -> None:
     a, b = cluster.nodes
     lookupd = cluster.lookupd
     made = document("topic", "create", "t", cluster.flag)
@@ -186,7 +186,7 @@ def test_create_and_delete_reach_nsqlookupd_and_all_its_nodes(cluster: Cluster) 
 
 
 @pytest.mark.peer
-def test_what_nsqlookupd_alone_knows_can_be_made_and_deleted(cluster: Cluster) -> None:
+def test_what_nsqlookupd_alone_knows_can_be_made_and_deleted(cluster: Registered) -> None:
     """Nodes that get the topic later have the channel from the beginning."""
     made = document("channel", "create", "t", "c", "--lookupd-only", cluster.flag)
     assert (made["nodes"], results(made, "lookupds")) == ([], ["done"])
@@ -205,7 +205,7 @@ def test_what_nsqlookupd_alone_knows_can_be_made_and_deleted(cluster: Cluster) -
 
 
 @pytest.mark.peer
-def test_tombstone_hides_a_node_from_consumers_of_one_topic_and_deletes_it_there(cluster: Cluster) -> None:
+def test_tombstone_hides_a_node_from_consumers_of_one_topic_and_deletes_it_there(cluster: Registered) -> None:
     a, b = cluster.nodes
     lookupd = cluster.lookupd.address["HTTP"]
     for node in (a, b):

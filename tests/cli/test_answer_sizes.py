@@ -19,7 +19,7 @@ from kit.daemons import DEADLINE
 from nsqadmin_cli import budget, cluster
 from nsqadmin_cli.api import NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster, ask_all
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
+from nsqadmin_cli.http_client import Address, NodeClient, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot, take_snapshot
 
 MEGABYTES = 150
@@ -56,7 +56,7 @@ def pouring(head: bytes, begin: bytes, repeated: bytes) -> Callable[[socket.sock
 
 
 def look(*nodes: FakeNode, timeout: float = DEADLINE) -> ClusterSnapshot:
-    return take_snapshot(Cluster([Address.parse(node.address) for node in nodes], [], HTTPClient(timeout)))
+    return take_snapshot(Cluster([Address.parse(node.address) for node in nodes], [], NodeClient(timeout)))
 
 
 def test_an_answer_without_end_is_one_error_that_does_not_keep_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_a_connection_that_drips_is_closed_at_the_timeout(head: bytes) -> None:
 
 def test_a_bounded_number_of_threads_asks_any_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_MOST_THREADS", 5)
-    nodes = [Nsqd(Address("127.0.0.1", port), HTTPClient(DEADLINE)) for port in range(1, 101)]
+    nodes = [Nsqd(Address("127.0.0.1", port), NodeClient(DEADLINE)) for port in range(1, 101)]
     started: list[threading.Thread] = []
 
     class Thread(threading.Thread):

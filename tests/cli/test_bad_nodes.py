@@ -17,7 +17,7 @@ from cli.fake_nsqd import FakeServer, channel, client, node, peeked, topic
 from cli.gnsqadmin import (
     COMMAND,
     FakeNode,
-    Result,
+    RunResult,
     Terminal,
     ctrl_c,
     document,
@@ -35,7 +35,7 @@ from documentation.writers import load_writer
 from kit.daemons import DEADLINE
 from nsqadmin_cli.cli import main
 
-RunHere = Callable[[str], Result]
+RunHere = Callable[[str], RunResult]
 
 COMMANDS = load_writer("write_gnsqadmin").all_commands()
 NOT_JSON = "answered something that is not JSON; is this the HTTP address of an nsqd?"
@@ -305,12 +305,12 @@ CLOSED_OUTPUT = ("tail t", "tail t --json", "save t -", "data export {0} -", "da
 def run_here(fine: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunHere:
     """Run in this process, with its streams."""
 
-    def run_here(words: str) -> Result:
+    def run_here(words: str) -> RunResult:
         monkeypatch.setattr(sys, "argv", ["gnsqadmin", *words.split(), *([] if words.startswith("data") else fine)])
         with pytest.raises(SystemExit) as end:
             main()
         assert isinstance(end.value.code, int)
-        return Result(end.value.code, *capsys.readouterr())
+        return RunResult(end.value.code, *capsys.readouterr())
 
     return run_here
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 from click.shell_completion import ShellComplete
 
-from cli.fake_nsqd import FakeNsqd, node, topic
+from cli.fake_nsqd import StatsNsqd, node, topic
 from cli.gnsqadmin import COMMAND, FakeNode, environment, failure, gnsqadmin, ok
 from cli.nodes import DOWN, address
 from kit.daemons import DEADLINE, Daemon
@@ -201,7 +201,7 @@ def test_with_settings_that_cannot_be_used_nobody_is_asked(
 ) -> None:
     config = tmp_path / "config.toml"
     monkeypatch.setenv("GNSQADMIN_CONFIG", str(config))
-    with FakeNsqd(node(topic("t1"))) as asked:
+    with StatsNsqd(node(topic("t1"))) as asked:
         config.write_text(f'current = "c"\n[contexts.c]\nnsqd_http_address = ["{asked.address}"]\n')
         assert live("topic", "show", "t") == ["t1"]
         asked.asked.clear()

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
+from cli.fake_nsqd import StatsNsqd, channel, client, node, topic
 from cli.gnsqadmin import Terminal, ageless, document, failure, gnsqadmin, ok, rows, words
 from cli.nodes import DOWN, address, at, fill
 from kit.daemons import Daemon
@@ -82,7 +82,7 @@ def test_a_wrong_topology_is_one_line_of_error_and_nothing_is_done(gnsqd: Daemon
 
 def events(*looks: Any) -> list[tuple[Any, ...]]:
     """What is reported of a node with these statistics, one look after the other."""
-    with FakeNsqd(*looks) as nsqd:
+    with StatsNsqd(*looks) as nsqd:
         out = ok("events", "--interval=0.01", f"--count={len(looks)}", "--json", nsqd.flag)
         found = [json.loads(line) for line in out.splitlines()]
         assert all(one["node"] == nsqd.address for one in found)

@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, ctrl_c, document, end, failure, gnsqadmin, ok, rows, start
-from cli.nodes import DOWN, Cluster, address, at
+from cli.nodes import DOWN, Registered, address, at
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.commands.bench import Histogram, Load, Measurements
-from nsqadmin_cli.http_client import TLS, Address, HTTPClient
+from nsqadmin_cli.commands.bench import BenchLoad, Histogram, Measurements
+from nsqadmin_cli.http_client import Address, NodeClient, TLSSettings
 
 
 def topics(daemon: Daemon) -> list[str]:
@@ -38,7 +38,7 @@ def test_it_loses_nothing_and_leaves_nothing(nsqd: Daemon) -> None:
 
 
 @pytest.mark.peer
-def test_all_nodes_are_loaded_and_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: Cluster) -> None:
+def test_all_nodes_are_loaded_and_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: Registered) -> None:
     found = document("bench", "--duration=0.5", "--batch=10", "--durable", cluster.flag)
     assert sorted(found["nodes"]) == sorted(map(address, cluster.nodes))
     assert "#" not in found["topic"]
@@ -108,7 +108,7 @@ class SlowNode(Nsqd):
     """Notes what it did, and does what is slow when a test lets it go on."""
 
     def __init__(self, slow: str) -> None:
-        super().__init__(Address("slow.example", 4151), HTTPClient(DEADLINE))
+        super().__init__(Address("slow.example", 4151), NodeClient(DEADLINE))
         self.asked = threading.Event()
         self.go_on = threading.Event()
         self.done: list[str] = []
@@ -131,7 +131,7 @@ class SlowNode(Nsqd):
 def test_the_topic_is_deleted_after_the_last_request(monkeypatch: pytest.MonkeyPatch, interrupted: str) -> None:
     done = ["create topic", *(["publish"] if interrupted != "while it creates the topic" else [])]
     node, testing = SlowNode(done[-1]), threading.get_ident()
-    load = Load([node], "t", "c", 600, 8, 2, 1, 0, 2, DEADLINE, TLS())
+    load = BenchLoad([node], "t", "c", 600, 8, 2, 1, 0, 2, DEADLINE, TLSSettings())
 
     def interrupt(so_far: Measurements | None = None) -> None:
         assert node.asked.wait(DEADLINE)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
+from cli.fake_nsqd import StatsNsqd, channel, client, node, topic
 from cli.findings import Finding, brief, commands, examined, only
 from cli.gnsqadmin import gnsqadmin
-from cli.nodes import Cluster, address, at, fill, publish
+from cli.nodes import Registered, address, at, fill, publish
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -93,7 +93,7 @@ def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str
 @pytest.mark.parametrize("name", scenes())
 def test_what_looks_show_is_found(name: str) -> None:
     looks, expected, text = scenes()[name]
-    with FakeNsqd(*looks) as nsqd:
+    with StatsNsqd(*looks) as nsqd:
         found = examined(nsqd.flag)
     assert brief(found) == expected
     assert not found or any(text in one for one in (found[0]["summary"], *found[0]["evidence"]))
@@ -123,7 +123,7 @@ def test_what_will_be_done_to_an_idle_channel_is_found_before(gnsqd_factory: Dae
 def test_a_node_whose_channels_have_consumers_only_elsewhere_is_one_finding() -> None:
     busy = node(topic("t", *(channel(name, consumer(finish_count=9)) for name in "ab")))
     idle = node(topic("t", *(channel(name, depth=3, message_count=3) for name in "ab"), message_count=3))
-    with FakeNsqd(busy) as one, FakeNsqd(idle) as two:
+    with StatsNsqd(busy) as one, StatsNsqd(idle) as two:
         [found] = examined(one.flag, two.flag)
         assert (found["code"], found["node"], found["topic"]) == ("unserved-node", two.address, None)
         assert found["summary"] == f"6 messages of t/a, t/b at {two.address}, without a consumer there"
@@ -231,7 +231,7 @@ def test_an_ephemeral_channel_that_drops_messages_is_found(gnsqd_factory: Daemon
 
 
 @pytest.mark.peer
-def test_a_node_that_consumers_do_not_reach_is_found(cluster: Cluster) -> None:
+def test_a_node_that_consumers_do_not_reach_is_found(cluster: Registered) -> None:
     for daemon in cluster.nodes:
         fill(daemon, "t", "c", count=3)
     cluster.wait_for_topic("t", channel="c")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cli import fake_nsqd
-from cli.gnsqadmin import FakeNode, Result, Terminal, ctrl_c, end, failure, gnsqadmin, http_answer, ok, start
+from cli.gnsqadmin import FakeNode, RunResult, Terminal, ctrl_c, end, failure, gnsqadmin, http_answer, ok, start
 from cli.nodes import address, at, fill, publish
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post, wait_for
@@ -20,7 +20,7 @@ def tails(nsqd: Daemon, topic: str = "t") -> set[str]:
     return {name for name in names if name.startswith("gnsqadmin-tail-")}
 
 
-def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: str = "t") -> Result:
+def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: str = "t") -> RunResult:
     """Run it, and `publish` when it looks at `nodes`; without Ctrl-C it has to end by itself."""
     before = [tails(node, topic) for node in nodes]  # the one that has just ended may still be there
     with start("tail", topic, *args, *at(*nodes)) as process:

@@ -12,11 +12,11 @@ import pytest
 from cli import fake_nsqd
 from cli.fake_nsqd import producer
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok
-from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill
+from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill
 from kit.certificates import Identity, issue
 from kit.daemons import DEADLINE, free_port
 from kit.traffic import DaemonFactory, create
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
+from nsqadmin_cli.http_client import Address, NodeClient, NodeError
 
 
 def topics(*args: str, **variables: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_a_unix_socket_is_asked_and_no_proxy_of_the_environment(nsqd_factory: Da
 
 
 @pytest.mark.peer
-def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
+def test_nodes_are_found_by_nsqlookupd(cluster: Registered) -> None:
     """Also while another nsqlookupd is down, and by commands that consume and publish."""
     for node in cluster.nodes:
         fill(node, "t", "c", count=20)
@@ -107,7 +107,7 @@ def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
 
 
 @pytest.mark.peer
-def test_an_nsqlookupd_that_is_named_as_an_nsqd_is_recognised_and_the_other_way_round(cluster: Cluster) -> None:
+def test_an_nsqlookupd_that_is_named_as_an_nsqd_is_recognised_and_the_other_way_round(cluster: Registered) -> None:
     lookupd, nsqd = cluster.lookupd.address["HTTP"], cluster.nodes[0]
     for words in ("stats", "pub t x", "topic pause t", "config get log_level", "drain status"):
         code, _, err = gnsqadmin(*words.split(), *at(lookupd))
@@ -129,8 +129,8 @@ def test_a_node_that_hangs_delays_what_is_read_from_others_by_less() -> None:
         time.sleep(1.2)
         connection.sendall(b"b")
 
-    with FakeNode(hangs=True) as silent, FakeNode(drip) as slow, fake_nsqd.FakeNsqd(fake_nsqd.node()) as fine:
-        client = HTTPClient(2.0, patience=1.0)
+    with FakeNode(hangs=True) as silent, FakeNode(drip) as slow, fake_nsqd.StatsNsqd(fake_nsqd.node()) as fine:
+        client = NodeClient(2.0, patience=1.0)
         assert client.answer(Address.parse(slow.address), "GET", "/stats")[1] == b"ab"
         for method, limit in (("GET", "1 s"), ("POST", "2 s")):
             with pytest.raises(NodeError, match=f"no complete answer within {limit}"):
@@ -142,8 +142,8 @@ def test_a_node_that_hangs_delays_what_is_read_from_others_by_less() -> None:
 
 
 def test_connections_are_kept_for_the_next_request() -> None:
-    with fake_nsqd.FakeNsqd(fake_nsqd.node()) as nsqd:
-        client = HTTPClient(DEADLINE)
+    with fake_nsqd.StatsNsqd(fake_nsqd.node()) as nsqd:
+        client = NodeClient(DEADLINE)
         for _ in range(3):
             assert client.answer(Address.parse(nsqd.address), "GET", "/ping")[1] == b'"OK"'
     assert (len(nsqd.asked), len(nsqd.peers)) == (3, 1)

@@ -10,7 +10,7 @@ import pytest
 from cli.fake_nsqd import node as fake_node
 from cli.fake_nsqd import topic as fake_topic
 from cli.gnsqadmin import FakeNode, ageless, document, failure, gnsqadmin, http_answer, ok, rows, words
-from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
+from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill, publish
 from gnsqd.shared.version import VERSION
 from kit.daemons import DEADLINE, own_command
 from kit.nsq_client import Client
@@ -50,7 +50,7 @@ def test_nodes_and_counter_show_what_each_holds(nsqd_factory: DaemonFactory, dae
 
 
 @pytest.mark.peer
-def test_what_nsqlookupd_lists_and_hides_is_shown(cluster: Cluster) -> None:
+def test_what_nsqlookupd_lists_and_hides_is_shown(cluster: Registered) -> None:
     for node in cluster.nodes:
         create(node, "t")
     cluster.wait_for_topic("t")

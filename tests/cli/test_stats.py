@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from rich.cells import cell_len
 
-from cli.fake_nsqd import FakeNsqd, channel, node, topic
+from cli.fake_nsqd import StatsNsqd, channel, node, topic
 from cli.gnsqadmin import ageless, document, gnsqadmin, ok, on_terminal, rows, words
 from cli.nodes import DOWN, address, at, fill
 from kit.daemons import Daemon
@@ -151,7 +151,7 @@ def two() -> Iterator[list[str]]:
     """The options that name two nodes with long names and large numbers."""
     channels = [BUSY, *(channel(f"c{depth}", depth=depth) for depth in ROUNDED)]
     topics = topic(LONG), topic(PAUSED, paused=True), topic("t", *channels)
-    with FakeNsqd(node(*topics)) as one, FakeNsqd(node(*topics)) as other:
+    with StatsNsqd(node(*topics)) as one, StatsNsqd(node(*topics)) as other:
         yield at(one, other)
 
 
@@ -187,7 +187,7 @@ def test_headings_and_numbers_are_short_on_a_narrow_terminal(two: list[str]) -> 
 
 def test_uptime_is_shown_in_its_two_largest_units() -> None:
     for age, shown in ((-100, "0s"), (65, "1m "), (3605, "1h 0m"), (93_784, "1d 2h"), (400 * 86_400, "400d 0h")):
-        with FakeNsqd(node(start_time=int(time.time()) - age)) as old:
+        with StatsNsqd(node(start_time=int(time.time()) - age)) as old:
             assert f" up {shown}" in ok("stats", old.flag).splitlines()[0]
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cli.fake_nsqd import FakeNsqd
+from cli.fake_nsqd import StatsNsqd
 from cli.fake_nsqd import node as fake_node
 from cli.gnsqadmin import FakeNode, Terminal, failure
 from cli.nodes import DOWN, at, fill, publish
 from kit.daemons import Daemon
-from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientCounts, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.commands.top import TopView
 from nsqadmin_cli.http_client import Address, NodeError
@@ -129,7 +129,7 @@ def test_the_cursor_stays_with_its_row_once_it_was_moved() -> None:
 
 
 def test_enter_shows_what_is_inside_and_escape_returns() -> None:
-    x = ClientStats("x", "h", "x:1", "V2", "", 3, 1, 0, 0, 0, 0, 1, 0, False, False)
+    x = ClientCounts("x", "h", "x:1", "V2", "", 3, 1, 0, 0, 0, 0, 1, 0, False, False)
     clients = (x, replace(x, client_id="y", remote_address="y:1"))
     one, other = replace(channel("a", 5), clients=clients), replace(channel("b"), clients=clients[:1])
     found = view({NODE: node(one, other)})
@@ -312,7 +312,7 @@ def test_top_shows_running_nodes_and_keys_run_commands_with_their_confirmations(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_the_terminal_as_it_was_and_a_node_that_hangs_delays_no_other(number: signal.Signals) -> None:
-    fine, top = FakeNsqd(fake_node()), ("top", "--show=node", "--timeout=60")
+    fine, top = StatsNsqd(fake_node()), ("top", "--show=node", "--timeout=60")
     with FakeNode(hangs=True) as silent, Terminal(120, 24, *top, *at(silent, fine)) as terminal:
         terminal.wait_for("1 of 2 nodes", "healthy", "failed: no answer for")
         terminal.process.send_signal(number)

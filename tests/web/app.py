@@ -19,7 +19,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.web.http11 import RequestReader
 from kit import preloaded
 from kit.daemons import DEADLINE, Daemon, eventually
-from nsqadmin_cli.context import ClusterContext, ClusterSettings, Commands
+from nsqadmin_cli.context import ClusterContext, ClusterSettings, CommandLines
 from nsqadmin_cli.web.app import Application
 from nsqadmin_cli.web.security import Security
 
@@ -39,7 +39,7 @@ cli.main()
 """
 
 
-class Answer(NamedTuple):
+class PageAnswer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -57,14 +57,14 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-def _parse(raw: bytes, method: str = "GET") -> Answer:
+def _parse(raw: bytes, method: str = "GET") -> PageAnswer:
     class Received:
         def makefile(self, mode: str) -> io.BytesIO:
             return io.BytesIO(raw)
 
     response = http.client.HTTPResponse(Received(), method=method)  # type: ignore[arg-type]
     response.begin()
-    return Answer(response.status, dict(response.getheaders()), response.read())
+    return PageAnswer(response.status, dict(response.getheaders()), response.read())
 
 
 class _Text(HTMLParser):
@@ -102,9 +102,9 @@ class App:
         self.log = io.StringIO()
         log = Logger("", Level.INFO, self.log)
         security = Security(token_files, log, loopback=loopback, read_only=read_only)
-        self.app = Application(settings.cluster(), Commands(settings), security, log, **own)
+        self.app = Application(settings.cluster(), CommandLines(settings), security, log, **own)
 
-    def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> Answer:
+    def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> PageAnswer:
         """`headers` have an underscore for each hyphen. The body is announced, and may be longer than what is sent."""
         sent = {"Host": HOST, "Content-Length": str(len(body))}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -119,7 +119,7 @@ class App:
         with closing(answer):
             return _parse(next(answer)[0] + b"0\r\n\r\n")  # without its events
 
-    def get(self, target: str, **headers: str) -> Answer:
+    def get(self, target: str, **headers: str) -> PageAnswer:
         return self.ask("GET", target, **headers)
 
     @contextmanager
@@ -140,7 +140,7 @@ class App:
         assert answer.status == 200, (target, answer.status, answer.text)
         return answer.shown
 
-    def post(self, target: str, headers: dict[str, str] = OWN, /, **fields: str) -> Answer:
+    def post(self, target: str, headers: dict[str, str] = OWN, /, **fields: str) -> PageAnswer:
         """Send a form as a browser does, and follow the redirection."""
         answer = self.ask("POST", target, urlencode(fields).encode(), **headers)
         return self.get(answer.headers["Location"]) if answer.status == 303 else answer

@@ -16,7 +16,7 @@ from kit.http_api import ask, topic_stats
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram
 from kit.traffic import DaemonFactory, create, post, wait_for
-from web.app import OWN, Answer, App
+from web.app import OWN, App, PageAnswer
 
 T = {"topic": "t"}
 C = T | {"channel": "c"}
@@ -38,7 +38,7 @@ def plan(app: App, words: str, status: int = 200, /, **fields: str) -> str:
     return answer.shown
 
 
-def confirm(app: App, words: str, /, **fields: str) -> Answer:
+def confirm(app: App, words: str, /, **fields: str) -> PageAnswer:
     """Sends what the form of a plan has, and returns the page behind it. Without confirmation, the plan comes again."""
     path = f"/change/{words.replace(' ', '/')}"
     page = app.get(f"{path}?{urlencode(fields)}").text

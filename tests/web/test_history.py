@@ -11,7 +11,7 @@ from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import Column, Table
-from nsqadmin_cli.web.history import History, Window, add_sparklines, charts_of
+from nsqadmin_cli.web.history import ClusterHistory, HistoryWindow, add_sparklines, charts_of
 from nsqadmin_cli.web.present import View, html_table
 from web.app import App, wait_until_quiet
 
@@ -37,14 +37,14 @@ def shown(values: list[float]) -> dict[int, float]:
     return {len(values) - 1 - index: value for index, value in enumerate(values) if not math.isnan(value)}
 
 
-def window(history: History, moment: float, seconds: float = 3600.0, *key: str) -> Window:
+def window(history: ClusterHistory, moment: float, seconds: float = 3600.0, *key: str) -> HistoryWindow:
     found = history.window(moment, seconds, *key)
     assert found is not None
     return found
 
 
-def history_of(*figures: tuple[float, int, int]) -> History:
-    history = History()
+def history_of(*figures: tuple[float, int, int]) -> ClusterHistory:
+    history = ClusterHistory()
     for seen in looks(*figures):
         history.add(seen)
     return history
@@ -86,7 +86,7 @@ def test_a_topic_is_forgotten_a_minute_after_all_nodes_answered_without_it() -> 
 def test_a_node_that_does_not_answer_is_a_gap_and_erases_nothing_for_an_hour() -> None:
     (here,), (there,) = looks((15000.0, 1, 0)), looks((15000.0, 100, 0))
     first, second = here.nodes[NODE], there.nodes[NODE]
-    history = History()
+    history = ClusterHistory()
     before = None
     for moment, one, other, expected in (
         (15000.0, first, second, [121]),
@@ -121,7 +121,7 @@ def test_a_chart_has_a_shape_for_each_run_a_text_and_the_scale_of_what_it_is_com
     assert depth.values == "700|1,400||||||||100"
     assert [(rate.name, rate.highest, rate.top) for rate in rates] == [("in/s", "40", "40"), ("finished/s", "20", "40")]
     assert (found.begin, found.middle) == ("50s", "25s")
-    assert charts_of(History(), begin, View("/")) is None
+    assert charts_of(ClusterHistory(), begin, View("/")) is None
 
 
 def test_sparklines_of_a_column_have_the_same_scale_and_gaps() -> None:

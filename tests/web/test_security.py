@@ -12,7 +12,7 @@ from cli.gnsqadmin import FakeNode, http_answer
 from kit.daemons import eventually
 from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from kit.traffic import DaemonFactory
-from web.app import HOST, OWN, Answer, App, admin_of, ask, shown
+from web.app import HOST, OWN, App, PageAnswer, admin_of, ask, shown
 
 FORM = urlencode({"topic": "made", "confirmed": "yes"}).encode()
 CREATE = "/change/topic/create"
@@ -30,7 +30,7 @@ def app(fake: FakeServer) -> App:
     return App([fake.address])
 
 
-def log_in(app: App, path: str = "/login", headers: dict[str, str] = OWN, /, **fields: str) -> Answer:
+def log_in(app: App, path: str = "/login", headers: dict[str, str] = OWN, /, **fields: str) -> PageAnswer:
     """Sends the form with the full token, or with these fields, and follows no redirection."""
     return app.ask("POST", path, urlencode({"token": FULL} | fields).encode(), **headers)
 

@@ -39,7 +39,7 @@ from web.app import App, WebProcess, admin_of, ask, shown, wait_until_quiet
 HOST = b"Host: localhost\r\n"
 
 
-class Stream:
+class LiveStream:
     """The events of a live page."""
 
     def __init__(self, address: str, at: str = "/") -> None:
@@ -78,7 +78,7 @@ def test_the_page_is_served_until_a_signal(gnsqd: Daemon, tmp_path: Path) -> Non
 
 def test_live_pages_share_the_queries_and_nobody_looking_makes_few(fake: FakeServer, tmp_path: Path) -> None:
     with WebProcess(tmp_path, *at(fake)) as web:
-        streams = [Stream(web.address, at) for at in ("/", "/", "/topics/t", "/nodes")]
+        streams = [LiveStream(web.address, at) for at in ("/", "/", "/topics/t", "/nodes")]
         for stream in streams:
             assert stream.response.headers["Content-Type"] == "text/event-stream"
 
@@ -100,7 +100,7 @@ def test_live_pages_share_the_queries_and_nobody_looking_makes_few(fake: FakeSer
 
 def test_the_number_of_live_pages_is_limited(fake: FakeServer, tmp_path: Path) -> None:
     with WebProcess(tmp_path, *at(fake)) as web:
-        streams = [Stream(web.address) for _ in range(33)]
+        streams = [LiveStream(web.address) for _ in range(33)]
         assert [stream.response.status for stream in streams] == [200] * 32 + [503]
         assert web.get("/")[0] == 200
         for stream in streams:
@@ -185,7 +185,7 @@ def test_the_daemon_has_a_page_of_itself(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory(OWN_PAGE)
     create(daemon, "orders")
     assert "orders" in shown(ask(admin_of(daemon), "GET", "/")[1])
-    stream = Stream(admin_of(daemon))
+    stream = LiveStream(admin_of(daemon))
     assert "topics 1" in stream.event()
     assert daemon.terminate() == 0  # although somebody looks
     stream.close()
@@ -271,7 +271,7 @@ def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFa
 @pytest.mark.parametrize("number, hangs", [(signal.SIGTERM, False), (signal.SIGKILL, False), (signal.SIGTERM, True)])
 def test_the_page_ends_with_the_daemon(viewed: tuple[Daemon, int], number: signal.Signals, hangs: bool) -> None:
     daemon, pid = viewed
-    stream = Stream(admin_of(daemon))
+    stream = LiveStream(admin_of(daemon))
     if hangs:
         os.kill(pid, signal.SIGSTOP)
     daemon.send_signal(number)
