@@ -19,7 +19,7 @@ from nsqadmin_cli.cluster import ask_all
 from nsqadmin_cli.command_base import option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
-from nsqadmin_cli.output import Output, note
+from nsqadmin_cli.output import note
 from nsqadmin_cli.table import Form, Line, Table, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -140,7 +140,7 @@ def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
         yield batch
 
 
-# The document of `show_published`, for the help of commands.
+# The document of `shown_published`, for the help of commands.
 PUBLISHED = """
         topic    destination
         messages, bytes, seconds
@@ -157,15 +157,15 @@ rate_option = option(
 )
 
 
-def show_published(output: Output, publisher: Sender, topic: str, source: Mapping[str, object] = {}) -> None:
-    """Shows the messages published per node; `source` is added to the document."""
+def shown_published(publisher: Sender, topic: str, source: Mapping[str, object] = {}) -> Shown:
+    """Returns the messages published per node; `source` is added to the document."""
     nodes, total, size = publisher.counts(), publisher.total, publisher.bytes
     seconds = time.monotonic() - publisher.started
     document = {"topic": topic, "messages": total, "bytes": size, "seconds": round(seconds, 3), "nodes": nodes}
     table = table_of(NodeCount, nodes)
     where = f" at {nodes[0].address}" if len(nodes) == 1 else ""
     summary = _summary("Published", total, size, f" to {topic}{where}" if total else "", seconds)
-    output.show({**document, **source}, [Line.of(summary), *([table] if len(nodes) > 1 else [])], table)
+    return Shown({**document, **source}, [Line.of(summary), *([table] if len(nodes) > 1 else [])], table)
 
 
 # The document of `shown_by_topic`.
