@@ -13,7 +13,7 @@ from kit.traffic import DaemonFactory
 
 @pytest.fixture
 def cluster(nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Registered]:
-    """Two running nodes of the kind under test, known to a real nsqlookupd."""
+    """Starts two nodes of the kind under test that register with a real nsqlookupd."""
     with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "nsqlookupd.log") as lookupd:
         flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address={lookupd.address['TCP']}"]
         # Of a node that is killed, no other program gets the port.

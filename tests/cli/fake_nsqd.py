@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 def node(*topics: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The statistics of an nsqd with these topics."""
+    """Returns the statistics of an nsqd with these topics."""
     return {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": topics, "producers": None} | changes
 
 
@@ -28,7 +28,7 @@ def channel(name: str, *clients: dict[str, Any], **counts: Any) -> dict[str, Any
 
 
 def client(name: str, *, connected: float = 0.0, **counts: Any) -> dict[str, Any]:
-    """A consumer that has been `connected` that many seconds."""
+    """Returns a consumer that has been `connected` that many seconds."""
     names = ("state", "ready_count", "in_flight_count", "message_count", "finish_count", "requeue_count", "sample_rate")
     zeros: dict[str, Any] = dict.fromkeys(names, 0)
     texts = {"client_id": name, "hostname": name, "remote_address": f"{name}:1", "version": "V2", "user_agent": ""}
@@ -92,7 +92,6 @@ class FakeServer:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def queries(self, path: str) -> list[dict[str, list[str]]]:
-        """What was asked for at `path`."""
         return [parse_qs(urlsplit(asked).query) for asked in self.asked if urlsplit(asked).path == path]
 
     def __enter__(self) -> Self:
@@ -127,7 +126,7 @@ class FakeListing(FakeServer):
 
 
 def producer(port: int, **tombstones: bool) -> dict[str, Any]:
-    """A node at a port of 127.0.0.1, for HTTP and TCP, with its topics and whether they are tombstoned."""
+    """Returns a node at a port of 127.0.0.1, for HTTP and TCP, with its topics and whether they are tombstoned."""
     return {
         "remote_address": f"127.0.0.1:{port}",
         "hostname": "h",

@@ -19,7 +19,7 @@ Finding = dict[str, Any]
 
 
 def examined(*args: str) -> list[Finding]:
-    """The findings of a run, whose exit code is 1 if there are any but notes."""
+    """Returns the findings of a run, whose exit code is 1 if there are any but notes."""
     result = gnsqadmin("doctor", SHORT, "--json", *args)
     assert result.err == ""
     document = json.loads(result.out)
@@ -49,7 +49,6 @@ def commands(finding: Finding) -> list[str]:
 
 
 def assert_typable(text: str) -> None:
-    """It is a command of gnsqadmin, and takes these arguments."""
     ctx = click.Context(cli)
     found: click.Command | None = cli
     arguments = shlex.split(text)[1:]

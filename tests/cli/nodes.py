@@ -15,14 +15,14 @@ DOWN = "{}:{}".format(*_bound.getsockname())
 
 
 def address(node: Daemon | FakeNode | FakeServer | str) -> str:
-    """Where its HTTP API listens, as gnsqadmin writes it."""
+    """Returns the address of its HTTP API, as gnsqadmin writes it."""
     if isinstance(node, str):
         return node
     return "{}:{}".format(*node.http_address) if isinstance(node, Daemon) else node.address
 
 
 def at(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
-    """The options that name these nodes."""
+    """Returns the options that name these nodes."""
     return [f"--nsqd-http-address={address(node)}" for node in nodes]
 
 
@@ -31,12 +31,12 @@ def at_lookupd(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
 
 
 def publish(daemon: Daemon, topic: str, count: int) -> None:
-    """Messages "0", "1", ... in one MPUB."""
+    """Publishes messages "0", "1", ... in one MPUB."""
     post(daemon, f"/mpub?topic={topic}", b"\n".join(b"%d" % number for number in range(count)))
 
 
 def fill(daemon: Daemon, topic: str, *channels: str, count: int) -> None:
-    """Create the channels, and publish messages "0", "1", ... that each of them then has."""
+    """Creates the channels, and publishes messages "0", "1", ... that each of them then has."""
     create(daemon, topic, *channels)
     publish(daemon, topic, count)
     for channel in channels:
@@ -44,7 +44,7 @@ def fill(daemon: Daemon, topic: str, *channels: str, count: int) -> None:
 
 
 def bodies(daemon: Daemon, topic: str, count: int, channel: str = "c") -> list[bytes]:
-    """Of that many messages of a channel, in order; there are no others."""
+    """Returns the bodies of that many messages of a channel, in order; there are no others."""
     return sorted(message.body for message in take(daemon, topic, channel, count))
 
 
@@ -61,7 +61,7 @@ class Registered:
         return f"--lookupd-http-address={self.lookupd.address['HTTP']}"
 
     def wait_for_topic(self, topic: str, *nodes: Daemon, channel: str = "") -> None:
-        """Until the nsqlookupd lists the topic at these nodes (and the channel at any)."""
+        """Waits until the nsqlookupd lists the topic at these nodes (and the channel at any)."""
         ports = {int(node.http_address[1]) for node in nodes or self.nodes}
 
         def known() -> bool:

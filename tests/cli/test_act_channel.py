@@ -28,7 +28,7 @@ Start = Callable[..., Daemon]
 
 @pytest.fixture
 def finished(gnsqd_factory: DaemonFactory) -> Start:
-    """Start a node with these options, with three messages that are finished."""
+    """Returns a function that starts a node with these options and three finished messages."""
 
     def start(*flags: str) -> Daemon:
         node = gnsqd_factory(*flags)
@@ -96,7 +96,7 @@ JOURNAL = ("--durability=process", "--mem-queue-size=2")
 
 @pytest.fixture
 def deferring(gnsqd_factory: DaemonFactory) -> Start:
-    """Start a node whose topic t with a channel c has a message for each of these delays, which is its body."""
+    """Returns a function that starts a node whose channel has a message for each of these delays, which is its body."""
 
     def start(*delays: int, flags: tuple[str, ...] = ()) -> Daemon:
         node = gnsqd_factory("--max-defer-time=8760h", *flags)
@@ -159,7 +159,7 @@ def test_bodies_are_shown_as_text_and_kept_in_json(deferring: Start) -> None:
 
 @pytest.mark.parametrize("flags", [(), JOURNAL], ids=["in memory", "in the journal"])
 def test_message_is_cancelled_on_the_node_that_has_it(deferring: Start, gnsqd: Daemon, flags: tuple[str, ...]) -> None:
-    """The third node does not have the channel, and is left out."""
+    """Leaves out the third node, which does not have the channel."""
     other, node = deferring(HOUR), deferring(MINUTE, DAY, 2 * DAY, 3 * DAY, flags=flags)
     (id,) = (row["id"] for row in document(*DEFERRED, *at(node))["messages"] if row["body"] == str(2 * DAY))
     cancel = [*DEFERRED, f"--cancel={id}", *at(other, gnsqd, node)]

@@ -17,7 +17,6 @@ from kit.traffic import DaemonFactory, create, post, wait_for
 
 
 def names(nsqd: Daemon) -> list[str]:
-    """The topics that a node has."""
     return [topic["topic_name"] for topic in nsqd.stats()["topics"]]
 
 
@@ -26,7 +25,7 @@ def channels(nsqd: Daemon, topic: str) -> list[str]:
 
 
 def paused(nsqd: Daemon) -> set[str]:
-    """The topics and channels that are."""
+    """Returns the topics and channels that are."""
     found = {}
     for topic in nsqd.stats()["topics"]:
         found[topic["topic_name"]] = topic["paused"]
@@ -128,7 +127,7 @@ def test_what_fails_has_a_row_and_unknown_names_may_be_at_a_node_that_is_down(ns
 
 
 def answering(*answers: bytes) -> FakeNode:
-    """A node with these answers, one after the other, that hangs after the last one."""
+    """Starts a node with these answers, one after the other, that hangs after the last one."""
     left = list(answers)
     return FakeNode(lambda connection: connection.sendall(left.pop(0) if left else b""), hangs=True)
 
@@ -153,7 +152,7 @@ def test_what_is_gone_is_absent_and_what_is_not_answered_in_time_may_be_done() -
 
 
 def test_channels_are_emptied_though_the_topic_can_not_be() -> None:
-    """They may hold what a full disk lacks space for."""
+    """Empties them as they may hold the space that a full disk lacks."""
     reason = "INTERNAL_ERROR: no space left on device"
     full, emptied = http_answer(json.dumps({"message": reason}).encode(), "500 X"), http_answer(b"")
     channels = [fake_nsqd.channel(name, depth=1) for name in "cd"]

@@ -1,4 +1,4 @@
-"""What nodes may answer and what it costs: limits of one answer and of all together, and much to look at."""
+"""The size of answers and its cost: limits of one answer and of all together, and much to look at."""
 
 import json
 import socket
@@ -35,7 +35,7 @@ print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1000]))
 
 
 def measured(output: Path, *args: str) -> tuple[int, float, float, str]:
-    """Exit code, seconds of the processor and megabytes of a run, and its errors; what it prints is in `output`."""
+    """Returns exit code, seconds of the processor, megabytes and errors of a run that prints into `output`."""
     command = [sys.executable, "-c", _MEASURED, str(output), *COMMAND, *args]
     done = subprocess.run(command, capture_output=True, env=environment(), text=True)
     code, seconds, megabytes = json.loads(done.stdout)
@@ -120,7 +120,7 @@ def test_each_node_has_a_share_that_others_cannot_use_up(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("head", [b"X: ", b"Transfer-Encoding: chunked\r\n\r\n1;", b"Content-Length: 100000\r\n\r\n"])
 def test_a_connection_that_drips_is_closed_at_the_timeout(head: bytes) -> None:
-    """So a page that is served for long does not collect them."""
+    """Lets no page that is served for long collect them."""
     gone = threading.Event()
 
     def drip(connection: socket.socket) -> None:

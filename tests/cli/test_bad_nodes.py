@@ -226,7 +226,8 @@ SEEING = {
 
 
 def saying(text: str, name: str = "x") -> FakeServer:
-    """A node that says `text` of itself, its consumer and its message, and has a topic and a channel of this name."""
+    """Starts a node that says `text` of itself, its consumer and its message, with a topic and a channel of this
+    name."""
     texts: Any = dict.fromkeys(("hostname", "remote_address", "version", "user_agent"), text)
     message = peeked(text, id=text, on_disk=True, **dict.fromkeys(("timestamp", "attempts", "size"), 2**63 - 1))
     topics = topic("t", channel("c", client(text, **texts), depth=3)), topic(name, channel(f"-{name}", depth=3))
@@ -235,7 +236,7 @@ def saying(text: str, name: str = "x") -> FakeServer:
 
 @pytest.mark.parametrize("words", SEEING)
 def test_hostile_texts_are_shown_harmlessly(words: str) -> None:
-    """Every command shows them that often at least."""
+    """Counts the texts, which every command shows that often at least."""
     with saying(HOSTILE, HOSTILE) as hostile:
         command = [*words.split(), *at(hostile)]
         printed = [gnsqadmin(*command, "-o", form).out for form in ("table", "csv", "json")]
@@ -260,13 +261,13 @@ def test_endless_texts_are_cut_off(words: str) -> None:
 
 @pytest.fixture
 def fine() -> Iterator[list[str]]:
-    """The option that names a node with a topic."""
+    """Yields the option that names a node with a topic."""
     with FakeNode(as_json(node(topic("t", depth=3)))) as found:
         yield at(found)
 
 
 def run(*command: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
-    """Exit code, and what it printed on standard error."""
+    """Returns the exit code, and standard error."""
     done = subprocess.run(
         command, stdout=stdout, stderr=subprocess.PIPE, env=environment(), timeout=DEADLINE, text=True
     )
@@ -276,7 +277,7 @@ def run(*command: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 @pytest.mark.parametrize("option", [[], ["--json"]])
 def test_output_that_cannot_be_written(fine: list[str], option: list[str]) -> None:
-    """On a full disk, where nobody reads any longer, and where there is none."""
+    """Writes on a full disk, to nobody, and where there is no output."""
     command = [*COMMAND, "stats", *fine, *option]
     with open("/dev/full", "wb") as full:
         assert run(*command, stdout=full) == (1, "Error: cannot write the output: no space left on device\n")
@@ -303,7 +304,7 @@ CLOSED_OUTPUT = ("tail t", "tail t --json", "save t -", "data export {0} -", "da
 
 @pytest.fixture
 def run_here(fine: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunHere:
-    """Run in this process, with its streams."""
+    """Runs gnsqadmin in this process, with its streams."""
 
     def run_here(words: str) -> RunResult:
         monkeypatch.setattr(sys, "argv", ["gnsqadmin", *words.split(), *([] if words.startswith("data") else fine)])

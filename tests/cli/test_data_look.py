@@ -46,12 +46,12 @@ def document(*args: str, code: int = 0) -> Any:
 
 
 def golden(case: str, tmp_path: Path) -> Path:
-    """A copy of a case."""
+    """Copies a case."""
     return shutil.copytree(GOLDEN / case / "data", tmp_path / "data")
 
 
 def delivered(case: str) -> dict[str, list[bytes]]:
-    """The bodies that the real nsqd delivered, by the queue they were in."""
+    """Returns the bodies that the real nsqd delivered, by the queue they were in."""
     found = {}
     for name, messages in expectation(case)["real_nsqd_drain"]["messages"].items():
         topic, _, channel = name.partition(":")
@@ -61,7 +61,7 @@ def delivered(case: str) -> dict[str, list[bytes]]:
 
 
 def exported(text: str) -> dict[str, list[bytes]]:
-    """The bodies in an export, by queue."""
+    """Returns the bodies in an export, by queue."""
     found: dict[str, list[bytes]] = {}
     for line in text.splitlines():
         message = json.loads(line)
@@ -160,7 +160,7 @@ def test_a_running_nsqd_is_read_and_left_alone(nsqd_factory: DaemonFactory) -> N
 
 
 def test_verify_finds_no_fault_with_what_a_running_nsqd_does(nsqd_factory: DaemonFactory) -> None:
-    """Meta is older than the files, and files go while it reads."""
+    """Reads while meta is older than the files, and files go."""
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=2000", "--sync-timeout=60s")
     create(nsqd, "t", "c")
     with Client(nsqd.tcp_address) as client:
@@ -196,7 +196,8 @@ def test_messages_that_gnsqd_holds_back_are_exported_with_their_due_times(gnsqd_
 
 @pytest.fixture
 def killed(gnsqd_factory: DaemonFactory) -> Path:
-    """Of a gnsqd whose journal of t has 300 messages for the channel c, in several files, and that of alone has one."""
+    """Kills a gnsqd whose journal of t has 300 messages for the channel c, in several files, and that of alone has
+    one."""
     nsqd = gnsqd_factory("--durability=process", "--max-bytes-per-file=2000")
     create(nsqd, "t", "c")
     for _ in range(3):
@@ -271,7 +272,7 @@ def test_a_damaged_or_missing_journal_is_damage_and_a_torn_end_is_not(killed: Pa
 
 
 def make(directory: Path, metadata: object, **files: bytes) -> str:
-    """A data directory; names of files have _ for a dot."""
+    """Makes a data directory; names of files have _ for a dot."""
     directory.mkdir(exist_ok=True)
     (directory / "nsqd.dat").write_text(json.dumps(metadata))
     for name, data in files.items():
@@ -288,7 +289,7 @@ TOPIC_T = {"topics": [{"name": "t", "paused": False, "channels": None}], "versio
 
 
 def test_messages_that_only_the_side_file_has_or_above_the_limit_are_counted(tmp_path: Path) -> None:
-    """As contrib/docs/data-directory.md has its format."""
+    """Writes the side file as contrib/docs/data-directory.md has its format."""
 
     def entry(number: int, due: int, payload: bytes = b"") -> bytes:
         return struct.pack(">H16sqi", 1, b"%016x" % number, due, len(payload)) + payload
@@ -329,7 +330,7 @@ def test_another_directory_or_topic_than_there_is_is_one_line(tmp_path: Path, co
 
 
 def test_hostile_names_and_files_do_no_harm(tmp_path: Path) -> None:
-    """Control codes in names, a pipe that nobody writes to, a directory, and meta files with absurd numbers."""
+    """Reads names with control codes, a pipe that nobody writes to, a directory, and meta files with absurd numbers."""
     directory = Path(make(tmp_path / "d", TOPIC_T, t_diskqueue_000000_dat=message()))
     (directory / "t.diskqueue.meta.dat").write_text("1\n0,0\n99999999999999999,5\n")
     for name in ("\x1b[2Jx.diskqueue.000000.dat", "n.diskqueue.999999999999999.dat", "m.diskqueue.000000.dat"):

@@ -43,7 +43,7 @@ REPAIRS: dict[tuple[str, str], list[bytes]] = {
 
 
 def deliveries(nsqd_factory: DaemonFactory, directory: Path, queue: str, count: int, *flags: str) -> list[bytes]:
-    """What a daemon that starts on the directory delivers of a queue, which must be `count` messages."""
+    """Returns the messages, which must be `count`, that a daemon on the directory delivers of a queue."""
     nsqd = nsqd_factory(*flags, data_path=directory)
     topic, _, channel = queue.partition(":")
     found = [each.body for each in drain(nsqd, topic, channel or "drain", count)]
@@ -226,7 +226,7 @@ def test_what_cannot_be_put_back_stays_set_aside_and_is_reported(tmp_path: Path)
 
 @pytest.mark.parametrize("inside", [1, 20, 37])
 def test_a_read_position_inside_a_message_costs_none(gnsqd_factory: DaemonFactory, tmp_path: Path, inside: int) -> None:
-    """The damage of go-diskqueue in nsqio/nsq issues 1491 and 1514: nsqd sets the whole file aside."""
+    """Makes the damage of go-diskqueue in nsqio/nsq issues 1491 and 1514: nsqd sets the whole file aside."""
     bodies = [b"body %03d" % number for number in range(10)]
     records = [message(body, number) for number, body in enumerate(bodies, 1)]
     size = len(records[0])
@@ -258,7 +258,7 @@ def test_what_root_writes_belongs_to_the_owner_of_the_directory(tmp_path: Path) 
 
 @pytest.fixture
 def ended(gnsqd_factory: DaemonFactory) -> Daemon:
-    """One after a clean exit that left 20 messages for each of two channels, and two in a topic without any."""
+    """Ends a gnsqd that leaves 20 messages for each of two channels, and two in a topic without any."""
     nsqd = gnsqd_factory("--durability=process", "--mem-queue-size=5")
     fill(nsqd, "t", "c", "d", count=20)
     publish(nsqd, "alone", 2)

@@ -1,4 +1,4 @@
-"""What is the same for all commands: wrong usage, unknown names, confirmation, and daemons that lack the command."""
+"""The rules for all commands: wrong usage, unknown names, confirmation, and daemons that lack the command."""
 
 import re
 import shlex
@@ -188,7 +188,7 @@ KEEPING = ("--durability=process", "--retention-bytes=1000000", "--max-defer-tim
 
 @pytest.fixture
 def filled(gnsqd_factory: DaemonFactory) -> Daemon:
-    """A node that keeps finished messages: three are in t:c and one is deferred, t:done has finished four."""
+    """Starts a node that keeps finished messages: three are in t:c and one is deferred, t:done has finished four."""
     node = gnsqd_factory(*KEEPING)
     fill(node, "t", "c", "done", count=3)
     post(node, "/pub?topic=t&defer=3600000", b"later")
@@ -200,7 +200,7 @@ def filled(gnsqd_factory: DaemonFactory) -> Daemon:
 
 
 def state(node: Daemon) -> list[Any]:
-    """What commands could have changed."""
+    """Returns all that commands could have changed."""
     paths = ["/channel/rules?topic=t&channel=c", "/drain", "/config/log_level"]
     return [node.stats()["topics"], *(ask(node, f"GET {path}") for path in paths)]
 

@@ -81,7 +81,7 @@ def test_a_wrong_topology_is_one_line_of_error_and_nothing_is_done(gnsqd: Daemon
 
 
 def events(*looks: Any) -> list[tuple[Any, ...]]:
-    """What is reported of a node with these statistics, one look after the other."""
+    """Returns the events of a node with these statistics, one look after the other."""
     with StatsNsqd(*looks) as nsqd:
         out = ok("events", "--interval=0.01", f"--count={len(looks)}", "--json", nsqd.flag)
         found = [json.loads(line) for line in out.splitlines()]
@@ -125,7 +125,7 @@ def test_events_of_a_running_node_appear_on_a_terminal(nsqd: Daemon) -> None:
 
 
 def test_stats_have_the_columns_order_and_channels_that_are_asked_for(nsqd_factory: DaemonFactory) -> None:
-    """Of channels of which one is paused, one has no consumer and one is well."""
+    """Shows channels of which one is paused, one has no consumer and one is well."""
     nodes = [nsqd_factory(), nsqd_factory()]
     fill(nodes[0], "orders", "billing", "archive", "well", count=3)
     create(nodes[1], "orders", "well")

@@ -59,7 +59,7 @@ def test_all_nodes_are_loaded_and_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: 
 
 
 def test_people_get_a_histogram_and_programs_rows(nsqd_factory: DaemonFactory) -> None:
-    """A node with little memory loses messages."""
+    """Measures a node with little memory, which loses messages."""
     flags = ("--duration=0.3", *at(nsqd_factory("--mem-queue-size=1")))
     out = ok("bench", "--batch=500", *flags)
     assert "1 node, 2 publishers, 2 consumers" in out
@@ -77,7 +77,7 @@ def test_people_get_a_histogram_and_programs_rows(nsqd_factory: DaemonFactory) -
 
 
 def loading(*flags: str, nodes: list[Daemon]) -> "subprocess.Popen[bytes]":
-    """A long run that has published to all nodes."""
+    """Starts a long run, and waits until it has published to all nodes."""
     process = start("bench", "--duration=600", *flags, *at(*nodes))
     for node in nodes:
         eventually(lambda node=node: topics(node) and node.stats()["topics"][0]["message_count"], "messages")  # type: ignore[misc]

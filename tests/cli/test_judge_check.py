@@ -20,7 +20,7 @@ OK, WARNING, CRITICAL, UNKNOWN = range(4)
 
 
 def checked(*args: str) -> tuple[int, str, list[str]]:
-    """Exit code, first line without performance data, and the lines below it."""
+    """Returns the exit code, the first line without performance data, and the lines below it."""
     code, out, err = gnsqadmin("check", *args)
     assert err == ""
     first, *rest = out.splitlines()

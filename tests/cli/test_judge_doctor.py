@@ -209,7 +209,7 @@ def test_a_wrong_clock_is_found(clocks: tuple[float, float]) -> None:
 
 
 def test_nsqlookupds_that_know_different_nodes_are_found() -> None:
-    """A node with the same nsqlookupds as others is sent to its log."""
+    """Sends a node with the same nsqlookupds as others to its log."""
     known = ["lookup:4160"]
     well = node(topic("t", channel("c", client("x"))))
     nsqd, configured, unknown = (StatsNsqd(well), StatsNsqd(well, lookupds=known), StatsNsqd(well, lookupds=known))

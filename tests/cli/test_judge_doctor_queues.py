@@ -20,7 +20,7 @@ def consumer(name: str = "x", **counts: Any) -> dict[str, Any]:
 
 
 def looks(*clients: dict[str, Any], **counts: Any) -> list[dict[str, Any]]:
-    """Two looks at a node with the channel c of the topic t. Of a count that is a pair each look has one."""
+    """Returns two looks at a node with the channel c of the topic t. Of a count that is a pair each look has one."""
 
     def seen(look: int, counts: dict[str, Any]) -> dict[str, Any]:
         return {name: value[look] if isinstance(value, tuple) else value for name, value in counts.items()}
@@ -30,8 +30,8 @@ def looks(*clients: dict[str, Any], **counts: Any) -> list[dict[str, Any]]:
 
 
 def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str]]:
-    """The statistics of a node at each look, and the findings with a part of the first one's summary or evidence. They
-    have the times of their making."""
+    """Returns the statistics of a node at each look, and the findings with a part of the first one's summary or
+    evidence. They have the times of their making."""
     dead = client("dead", connected=7200, ready_count=10, in_flight_count=10, message_count=20)
     young = client("young", connected=10, ready_count=10, in_flight_count=10, message_count=20)
     busy = client("busy", connected=60, ready_count=10)

@@ -37,7 +37,6 @@ def counts(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int, int]:
 
 
 def numbers(file: Path) -> list[int]:
-    """The saved bodies, in order."""
     return sorted(int(line["body"]) for line in lines_of(file))
 
 
@@ -47,7 +46,6 @@ def saving(file: Path, *nodes: Daemon) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("name", ["saved.ndjson", "saved.ndjson.gz"])
 def test_what_is_saved_and_loaded_is_what_was_published(nsqd: Daemon, tmp_path: Path, name: str) -> None:
-    """Standard output takes messages and nothing else."""
     create(nsqd, "t")
     for body in BODIES:
         post(nsqd, "/pub?topic=t", body)
@@ -80,7 +78,7 @@ def test_a_great_backlog_is_saved_from_all_nodes(nsqd_factory: DaemonFactory, tm
 
 @pytest.mark.parametrize("name", ["saved", "saved.gz"])
 def test_what_is_added_to_a_file_can_be_read_after_what_was_there(nsqd: Daemon, tmp_path: Path, name: str) -> None:
-    """No more is taken than was asked for: what was on its way is in the queue again at once, without a time-out."""
+    """Takes no more than was asked for: what was on its way is in the queue again at once, without a time-out."""
     fill(nsqd, "t", "c", count=50)
     file = tmp_path / name
     save = saving(file, nsqd)

@@ -21,7 +21,8 @@ DURABLE = ("--durability=process", "--retention-bytes=1000000")
 
 @pytest.fixture
 def nodes(gnsqd_factory: DaemonFactory) -> list[Daemon]:
-    """Two nodes that have the messages "0", "1", "2" of the topic t, which the channel c of the first has finished."""
+    """Starts two nodes that have the messages "0", "1", "2" of the topic t, which the channel c of the first has
+    finished."""
     both = [gnsqd_factory(*DURABLE, *fixed_ports()) for _ in range(2)]
     for node in both:
         fill(node, "t", "c", count=3)
@@ -86,7 +87,7 @@ def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: 
 
 
 def record(number: int, *bodies: bytes) -> bytes:
-    """A record of `/topic/messages` with these messages."""
+    """Returns a record of `/topic/messages` with these messages."""
     messages = [b"\0\0\0\x02" + bytes(8) + b"\0\x01" + b"0" * 16 + body for body in bodies]
     frames = b"".join(len(message).to_bytes(4, "big") + message for message in messages)
     payload = number.to_bytes(8, "big") + len(bodies).to_bytes(4, "big") + bytes(8) + frames
@@ -108,7 +109,7 @@ EXTENT = {"epoch": "0e", "first": 1, "next": 6, "first_published": None, "last_p
 
 
 def node_with(*answers: bytes, **extent: Any) -> FakeNode:
-    """A node whose log of t has the messages 1 to 5, with these answers to requests for messages, in turn."""
+    """Starts a node whose log of t has the messages 1 to 5, with these answers to requests for messages, in turn."""
     left = list(answers)
 
     def talk(connection: socket.socket) -> None:

@@ -20,12 +20,12 @@ from nsqadmin_cli.http_client import Address, NodeClient, NodeError
 
 
 def topics(*args: str, **variables: str) -> list[str]:
-    """Names of the topics in a document that is printed without trouble."""
+    """Returns the topics in a document that is printed without trouble."""
     return [topic["topic_name"] for topic in json.loads(ok(*args, **variables))["totals"]["topics"]]
 
 
 def error(*args: str, **variables: str) -> str:
-    """The one line of a run that fails, without the address."""
+    """Returns the one line of a run that fails, without the address."""
     code, _, err = gnsqadmin(*args, **variables)
     assert (code, err.count("\n")) == (1, 1), err
     return err.strip().partition(": ")[2].partition(": ")[2]
@@ -33,7 +33,7 @@ def error(*args: str, **variables: str) -> str:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Identity:
-    """Its certificate is in the file ca.pem."""
+    """Returns an authority whose certificate is in the file ca.pem."""
     found = issue("Test Authority", authority=True)
     (tmp_path / "ca.pem").write_bytes(found.cert_pem)
     return found
@@ -42,7 +42,7 @@ def authority(tmp_path: Path) -> Identity:
 def test_a_node_is_asked_over_tls(
     nsqd_factory: DaemonFactory, authority: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An authority of one's own replaces those of the system. A node that requires TLS says where it speaks it."""
+    """Replaces the authorities of the system by one of one's own. A node that requires TLS says where it speaks it."""
     cert, key = issue("127.0.0.1", authority).write(tmp_path / "server")
     place, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
     node = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", f"--https-address={place}")
@@ -87,7 +87,7 @@ def test_a_unix_socket_is_asked_and_no_proxy_of_the_environment(nsqd_factory: Da
 
 @pytest.mark.peer
 def test_nodes_are_found_by_nsqlookupd(cluster: Registered) -> None:
-    """Also while another nsqlookupd is down, and by commands that consume and publish."""
+    """Finds them also while another nsqlookupd is down, and by commands that consume and publish."""
     for node in cluster.nodes:
         fill(node, "t", "c", count=20)
     cluster.wait_for_topic("t", channel="c")
@@ -122,7 +122,7 @@ def test_an_nsqlookupd_that_is_named_as_an_nsqd_is_recognised_and_the_other_way_
 
 
 def test_a_node_that_hangs_delays_what_is_read_from_others_by_less() -> None:
-    """An answer that has begun has the whole time, as has everything that changes something."""
+    """Gives the whole time to an answer that has begun, and to everything that changes something."""
 
     def drip(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na")
@@ -175,7 +175,7 @@ def test_nodes_that_require_a_token_get_the_one_of_the_file(gnsqd_factory: Daemo
 
 
 def test_only_nodes_that_are_named_get_the_token(tmp_path: Path) -> None:
-    """Neither an nsqlookupd nor what it lists, nor where a node redirects to."""
+    """Sends it neither to an nsqlookupd nor to what it lists, nor where a node redirects to."""
     file = tmp_path / "token"
     file.write_text("does-everything-0001\n")
     refusal = http_answer(b'{"message":"UNAUTHORIZED"}', "401 Unauthorized")

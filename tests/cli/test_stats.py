@@ -22,7 +22,7 @@ ZEROS = ["0"] * 4
 
 @pytest.fixture
 def busy(nsqd_factory: DaemonFactory) -> Daemon:
-    """A daemon with every count of a channel at a number of its own."""
+    """Starts a daemon with every count of a channel at a number of its own."""
     nsqd = nsqd_factory("--mem-queue-size=10")
     create(nsqd, "quiet")
     fill(nsqd, "orders", "archive", "billing", count=1234)
@@ -52,7 +52,7 @@ def test_table_shows_the_counts_of_the_daemon(busy: Daemon) -> None:
 
 
 def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists(busy: Daemon) -> None:
-    """Also where the daemon is named twice."""
+    """Names the daemon twice."""
     found = document("stats", *at(busy, f"http://{address(busy)}/"))
     described = ok("stats", "--help")
     assert sorted(found) == ["flows", "nodes", "time", "totals"]
@@ -148,7 +148,7 @@ STATS = ["stats", "--columns=all", "--nodes"]
 
 @pytest.fixture
 def two() -> Iterator[list[str]]:
-    """The options that name two nodes with long names and large numbers."""
+    """Yields the options that name two nodes with long names and large numbers."""
     channels = [BUSY, *(channel(f"c{depth}", depth=depth) for depth in ROUNDED)]
     topics = topic(LONG), topic(PAUSED, paused=True), topic("t", *channels)
     with StatsNsqd(node(*topics)) as one, StatsNsqd(node(*topics)) as other:
@@ -171,7 +171,7 @@ def test_the_table_fits_the_terminal_and_cuts_nothing(two: list[str], columns: i
 
 
 def test_headings_and_numbers_are_short_on_a_narrow_terminal(two: list[str]) -> None:
-    """Rounded numbers promise no more than there is."""
+    """Rounds numbers down: they promise no more than there is."""
     wide, narrow = (
         [line.split() for line in on_terminal(columns, *STATS, two[0], NO_COLOR="1").out.splitlines()]
         for columns in (200, 80)

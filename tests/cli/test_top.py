@@ -45,12 +45,12 @@ def texts(found: TopView, width: int = 160, height: int = 40) -> list[str]:
 
 
 def press(found: TopView, *keys: str) -> None:
-    """None of the keys leaves."""
+    """Presses keys of which none leaves."""
     assert [key for key in keys if not found.press(key)] == []
 
 
 def column(found: TopView, key: str, height: int = 40) -> list[Any]:
-    """The values of a column as it is shown."""
+    """Returns the values of a column as it is shown."""
     _, table, _ = found.blocks(160, height)
     index = [one.key for one in table.columns].index(key)
     values = [row[index] for row in table.rows]
@@ -232,7 +232,7 @@ def test_a_slow_consumer_with_few_queued_messages_is_not_never() -> None:
 
 
 def trend(*depths: int, flow: Flow | None = None) -> str:
-    """Of a channel with these depths, one look after the other."""
+    """Returns the trend of a channel with these depths, one look after the other."""
     found = TopView(interval=1)
     for depth in depths:
         found.update({NODE: node(channel("c", depth))}, {NODE: {("t", "c"): flow}} if flow else {})

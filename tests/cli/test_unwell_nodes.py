@@ -85,7 +85,7 @@ ACTIONS = {
 
 
 def unwell(words: str, request: str) -> None:
-    """Run a command beside a node that answers late, one that hangs and one that is dead."""
+    """Runs a command beside a node that answers late, one that hangs and one that is dead."""
     asked = threading.Event()
 
     def answering(document: object) -> Callable[[], object]:
@@ -142,14 +142,15 @@ def test_dead_letters_are_replayed_from_the_node_that_answers(gnsqd: Daemon) -> 
 
 
 def busy() -> dict[str, Any]:
-    """A channel with 180 requeues a second, and as many messages that are published and finished."""
+    """Returns a channel with 180 requeues a second, and as many messages that are published and finished."""
     count = int(180 * time.monotonic())
     channel = fake.channel("c", fake.client("x", ready_count=1), message_count=count, requeue_count=count)
     return fake.node(fake.topic("t", channel, message_count=count))
 
 
 def recovering(seconds: float) -> Callable[[], dict[str, Any]]:
-    """As `busy`, at first `seconds` late: a rate from the times of the questions would be less than half of it."""
+    """Answers as `busy`, at first `seconds` late: a rate from the times of the questions would be less than half of
+    it."""
     until: list[float] = []
 
     def answer() -> dict[str, Any]:

@@ -20,7 +20,7 @@ NODE = NodeStats("1.3.0", "OK", 1, (TOPIC,), moment=100.0)
 
 
 def node(topic: int = 0, seconds: float = 1.0, **changes: int) -> NodeStats:
-    """NODE `seconds` later, with a channel and a topic that moved by so much."""
+    """Returns NODE `seconds` later, with a channel and a topic that moved by so much."""
     channel = replace(CHANNEL, **{name: getattr(CHANNEL, name) + change for name, change in changes.items()})
     topics = (replace(TOPIC, message_count=1000 + topic, channels=(channel,)),)
     return replace(NODE, topics=topics, moment=NODE.moment + seconds)

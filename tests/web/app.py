@@ -77,7 +77,7 @@ class _Text(HTMLParser):
 
 
 def shown(markup: str) -> str:
-    """The text of some HTML, with single blanks."""
+    """Returns the text of some HTML, with single blanks."""
     parser = _Text()
     parser.feed(markup.replace("<wbr>", ""))
     return " ".join(" ".join(parser.parts).split())
@@ -105,7 +105,8 @@ class App:
         self.app = Application(settings.cluster(), CommandLines(settings), security, log, **own)
 
     def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> PageAnswer:
-        """`headers` have an underscore for each hyphen. The body is announced, and may be longer than what is sent."""
+        """Sends `headers`, with an underscore for each hyphen. The body is announced, and may be longer than what is
+        sent."""
         sent = {"Host": HOST, "Content-Length": str(len(body))}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items()), "", ""]
@@ -124,7 +125,7 @@ class App:
 
     @contextmanager
     def live(self, target: str, *, whole: bool = False) -> Iterator[Iterator[str]]:
-        """The texts of the live part of a page; or its markup."""
+        """Yields the texts of the live part of a page; or its markup."""
         head = f"GET {target} HTTP/1.1\r\nHost: {HOST}\r\nAccept: text/event-stream\r\n\r\n".encode()
         (request,) = RequestReader(self.app.body_limit, {}).feed(head)
         answer = self.app.respond(request, "127.0.0.1:50000")
@@ -135,24 +136,24 @@ class App:
             yield parts if whole else map(shown, parts)
 
     def page(self, target: str) -> str:
-        """The text of a page that must be there."""
+        """Returns the text of a page that must be there."""
         answer = self.get(target)
         assert answer.status == 200, (target, answer.status, answer.text)
         return answer.shown
 
     def post(self, target: str, headers: dict[str, str] = OWN, /, **fields: str) -> PageAnswer:
-        """Send a form as a browser does, and follow the redirection."""
+        """Sends a form as a browser does, and follows the redirection."""
         answer = self.ask("POST", target, urlencode(fields).encode(), **headers)
         return self.get(answer.headers["Location"]) if answer.status == 303 else answer
 
     def api(self, method: str, path: str, **body: str) -> tuple[int, Any]:
-        """As peer_program.Server.ask."""
+        """Asks as peer_program.Server.ask does."""
         answer = self.ask(method, path, json.dumps(body).encode() if body else b"")
         return answer.status, answer.json()
 
 
 def admin_of(daemon: Daemon) -> str:
-    """Where the daemon's own page is: host and port."""
+    """Returns host and port of the daemon's own page."""
     found = re.search(r"ADMIN: listening on (\S+)", daemon.log())
     assert found, daemon.log()
     return found[1]

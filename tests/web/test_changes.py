@@ -24,7 +24,7 @@ C = T | {"channel": "c"}
 
 @pytest.fixture
 def gnsqd(gnsqd_factory: DaemonFactory) -> Daemon:
-    """With a journal and three messages that are finished."""
+    """Starts a gnsqd with a journal and three messages that are finished."""
     daemon = gnsqd_factory("--durability=process", "--retention-bytes=1000000", "--drain-timeout=1h")
     fill(daemon, "t", "c", count=3)
     post(daemon, "/channel/empty?topic=t&channel=c")

@@ -33,7 +33,7 @@ def looks(*figures: tuple[float, int, int]) -> list[ClusterSnapshot]:
 
 
 def shown(values: list[float]) -> dict[int, float]:
-    """The values that are there, by the number of steps since."""
+    """Returns the known values, by the number of steps since."""
     return {len(values) - 1 - index: value for index, value in enumerate(values) if not math.isnan(value)}
 
 

@@ -25,7 +25,7 @@ Start = Callable[..., tuple[list[Site], App, Ask]]
 
 
 def normal(status: int, answer: Any) -> tuple[int, Any]:
-    """Without what differs: the time between two requests, and the words of errors of other nodes."""
+    """Removes what differs: the time between two requests, and the words of errors of other nodes."""
     found = json.loads(re.sub(r'"connected": \d+', '"connected": 0', json.dumps(answer)))
     message = found.get("message", "")
     for prefix in (*(f"UPSTREAM_ERROR: failed to query any {kind}:" for kind in ("nsqd", "nsqlookupd")), "WARNING: "):
@@ -38,7 +38,7 @@ def normal(status: int, answer: Any) -> tuple[int, Any]:
 
 @pytest.fixture(params=["nsqlookupd", "nsqd-http-address"])
 def start(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Start]:
-    """Start real nsqds; returns them, our page for all of them, and the real nsqadmin for all of them."""
+    """Starts real nsqds; returns them, our page for all of them, and the real nsqadmin for all of them."""
     with ExitStack() as stack:
 
         def start(count: int, name: str = "real") -> tuple[list[Site], App, Ask]:

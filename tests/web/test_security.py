@@ -1,4 +1,4 @@
-"""Who may read and who may change: names of the host, origins, tokens, read-only, and the headers of every response."""
+"""Reading and changing by whom: names of the host, origins, tokens, read-only, and the headers of every response."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def log_in(app: App, path: str = "/login", headers: dict[str, str] = OWN, /, **f
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> list[str]:
-    """The sources of a token for each role."""
+    """Returns the sources of a token for each role."""
     for name, token in (("full", FULL), ("read", READ)):
         (tmp_path / name).write_text(f"{token}\n")
     return [f"full:{tmp_path / 'full'}", f"read:{tmp_path / 'read'}"]
@@ -223,8 +223,8 @@ def test_only_statistics_are_asked_for_with_the_token_of_the_page(tokens: list[s
 def test_tokens_of_the_daemon_do_not_go_to_nodes_that_registered(
     gnsqd_factory: DaemonFactory, tokens: list[str], tmp_path: Path
 ) -> None:
-    """Also not if they are asked to change something. The daemon's own page has its statistics nevertheless, also after
-    its tokens were replaced."""
+    """Sends them no token, also if they are asked to change something. The daemon's own page has its statistics
+    nevertheless, also after its tokens were replaced."""
     (tmp_path / "topics").write_text("publishes-to-a-topic publish:u\n")  # does not read statistics
     flags = [f"--http-auth-token-file={source}" for source in (*tokens, f"read:{tmp_path / 'topics'}")]
     daemon = gnsqd_factory(*EMBEDDED, "--admin-http-address=127.0.0.1:0", *flags)

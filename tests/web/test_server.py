@@ -49,7 +49,6 @@ class LiveStream:
         self.response = self._connection.getresponse()
 
     def event(self) -> str:
-        """The text of the next one."""
         while True:
             line = self.response.readline().decode()
             assert line, "the stream has ended"
@@ -166,7 +165,7 @@ def pinging(daemon: Daemon) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def viewed(gnsqd_factory: DaemonFactory) -> tuple[Daemon, int]:
-    """A daemon and the process of its page."""
+    """Starts a daemon and the process of its page."""
     daemon = gnsqd_factory(OWN_PAGE)
     assert ping(daemon) == "OK"
     (pid,) = page_processes(daemon)
@@ -181,7 +180,7 @@ def running(pid: int) -> bool:
 
 
 def test_the_daemon_has_a_page_of_itself(gnsqd_factory: DaemonFactory) -> None:
-    """In a process that it starts when somebody looks."""
+    """Runs in a process that it starts when somebody looks."""
     daemon = gnsqd_factory(OWN_PAGE)
     create(daemon, "orders")
     assert "orders" in shown(ask(admin_of(daemon), "GET", "/")[1])
@@ -320,7 +319,7 @@ BAD_REQUESTS = [
 
 
 def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFactory) -> None:
-    """Each is sent to its end, and once more to a connection that is closed at once, which a slow answer meets."""
+    """Sends each to its end, and once more to a connection that is closed at once, which a slow answer meets."""
     daemon = gnsqd_factory(OWN_PAGE)
     before, page = daemon.log().count("\n"), address_of(admin_of(daemon))
     for request in BAD_REQUESTS:
@@ -343,7 +342,7 @@ def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFacto
 
 
 def announced(address: str, path: str, **headers: str) -> http.client.HTTPConnection:
-    """A connection with the head of a request whose body is not sent."""
+    """Opens a connection with the head of a request whose body is not sent."""
     connection = http.client.HTTPConnection(address, timeout=DEADLINE)
     connection.putrequest("POST", path)
     for name, value in {"Origin": f"http://{address}", "Content-Length": str(4 << 20), **headers}.items():
@@ -366,7 +365,7 @@ def test_all_unfinished_bodies_together_are_bounded(gnsqd_factory: DaemonFactory
     address = admin_of(daemon)
 
     def accepted() -> http.client.HTTPConnection | None:
-        """A connection whose body may come; None if it was refused."""
+        """Returns a connection whose body may come; None if it was refused."""
         connection = announced(address, "/publish", Expect="100-continue")
         assert connection.sock is not None
         if connection.sock.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 100":
@@ -396,7 +395,7 @@ BODY = '<a href="/nowhere" src="/nowhere">'
 
 
 def addresses(markup: str) -> set[str]:
-    """The addresses in it, except those of places on the same page."""
+    """Returns the addresses in it, except those of places on the same page."""
     return {unescape(one) for one in re.findall(r'\s(?:href|action|src)="([^"#]+)"', markup)}
 
 
@@ -422,7 +421,7 @@ def test_every_address_on_every_page_is_below_the_base_path(monkeypatch: pytest.
 
 
 def answer_of(address: str, path: str) -> int:
-    """The status, after redirections."""
+    """Returns the status, after redirections."""
     try:
         return int(urllib.request.urlopen(f"http://{address}{path}", timeout=DEADLINE).status)
     except urllib.error.HTTPError as error:

@@ -125,7 +125,7 @@ def test_what_there_is_not_is_a_dash_and_no_zero() -> None:
 
 @pytest.fixture
 def rates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look takes another snapshot, and has rates from the second one on."""
+    """Makes each look take another snapshot, which has rates from the second one on."""
     for name in ("monitor._LEAST", "monitor.INTERVAL", "site.FRESH"):
         monkeypatch.setattr(f"nsqadmin_cli.web.{name}", 0.0)
 
@@ -482,7 +482,7 @@ def test_no_reading_request_creates_a_topic_as_that_of_a_consumer_would(gnsqd_fa
 
 
 def test_texts_have_contrast() -> None:
-    """Every colour of text against every background is at least 4.5 to 1 (WCAG 2.2, 1.4.3), light and dark."""
+    """Requires 4.5 to 1 of every text against every background, light and dark (WCAG 2.2, 1.4.3)."""
     css = App().get("/static/page.css").text
     for scheme in re.findall(r":root \{(.*?)\}", css, re.DOTALL):
         colours = dict(re.findall(r"--(\w+): (#\w+);", scheme))
