@@ -48,7 +48,7 @@ class FakeServer:
     last one for ever. A document may be a function that returns it. What it has none for is 404. `clock` is what its
     clock is ahead, in seconds."""
 
-    def __init__(self, documents: Mapping[str, Sequence[Any]], *, clock: float = 0.0) -> None:
+    def __init__(self, documents: Mapping[str, Sequence[Any]], *, clock: float = 0.0, kind: str = "nsqd") -> None:
         self.asked: list[str] = []
         self.requests: list[str] = []  # method and path
         self.peers: set[Any] = set()  # the other ends of its connections
@@ -89,6 +89,7 @@ class FakeServer:
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self.address = f"127.0.0.1:{self.port}"
+        self.flag = f"--{kind}-http-address={self.address}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def queries(self, path: str) -> list[dict[str, list[str]]]:
@@ -109,20 +110,12 @@ class StatsNsqd(FakeServer):
         config = {} if lookupds is None else {"/config/nsqlookupd_tcp_addresses": [lookupds]}
         super().__init__({"/stats": looks, "/ping": ["OK"]} | config, clock=clock)
 
-    @property
-    def flag(self) -> str:
-        return f"--nsqd-http-address={self.address}"
-
 
 class FakeListing(FakeServer):
     """An nsqlookupd that lists these producers and topics."""
 
     def __init__(self, *producers: dict[str, Any], topics: Sequence[str] = ()) -> None:
-        super().__init__({"/nodes": [{"producers": producers}], "/topics": [{"topics": topics}]})
-
-    @property
-    def flag(self) -> str:
-        return f"--lookupd-http-address={self.address}"
+        super().__init__({"/nodes": [{"producers": producers}], "/topics": [{"topics": topics}]}, kind="lookupd")
 
 
 def producer(port: int, **tombstones: bool) -> dict[str, Any]:

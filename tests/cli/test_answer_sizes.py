@@ -17,9 +17,9 @@ from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, failure, htt
 from cli.nodes import at
 from kit.daemons import DEADLINE
 from nsqadmin_cli import budget, cluster
-from nsqadmin_cli.api import NodeStats, Nsqd
+from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, ask_all
-from nsqadmin_cli.http_client import Address, NodeClient, NodeError
+from nsqadmin_cli.http_client import Address, NodeClient
 from nsqadmin_cli.snapshot import ClusterSnapshot, take_snapshot
 
 MEGABYTES = 150
@@ -150,14 +150,6 @@ def test_a_bounded_number_of_threads_asks_any_number_of_nodes(monkeypatch: pytes
     monkeypatch.setattr(threading, "Thread", Thread)
     assert list(ask_all(nodes, lambda node: node.address.port, DEADLINE).values()) == list(range(1, 101))
     assert len(started) == 5
-
-
-def test_nodes_that_are_gone_are_forgotten() -> None:
-    stats = NodeStats("1.3.0", "OK", 1, ())
-    gone, failed, here = (Address("127.0.0.1", port) for port in (1, 2, 3))
-    before = ClusterSnapshot(dict.fromkeys((gone, failed, here), stats), [])
-    seen = ClusterSnapshot({failed: NodeError("nsqd", failed, "x"), here: stats}, [], before)
-    assert set(seen.latest) == {failed, here}
 
 
 @pytest.fixture

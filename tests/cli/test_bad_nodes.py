@@ -49,10 +49,6 @@ def as_json(document: object) -> bytes:
     return http_answer(json.dumps(document).encode())
 
 
-def without(key: str, document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name != key}
-
-
 BAD_ANSWERS = {
     "nothing": (b"", NOT_HTTP),
     "no HTTP": (b"\0\0\0\x12\0\0\0\x01E_BAD_PROTOCOL\n", NOT_HTTP),
@@ -77,7 +73,10 @@ BAD_ANSWERS = {
     "redirect": (http_answer(b"<html>", "301 Moved", "text/html"), "answered HTTP 301 (Moved)"),
     "list": (as_json([]), f"{NOT_NSQD} Expected `object`, got `array`"),
     "other JSON": (as_json({"status_code": 200}), f"{NOT_NSQD} Object missing required field `version`"),
-    "no topics": (as_json(without("topics", node())), f"{NOT_NSQD} Object missing required field `topics`"),
+    "no topics": (
+        as_json({"version": "", "health": "", "start_time": 1}),
+        f"{NOT_NSQD} Object missing required field `topics`",
+    ),
     "topics": (as_json(node(topics={})), f"{NOT_NSQD} Expected `array | null`, got `object` - at `$.topics`"),
     "depth": (
         as_json(node(topic("t"), topic("u", depth=True))),
@@ -102,64 +101,33 @@ def test_a_bad_answer_is_one_line_of_error(answer: bytes, reason: str) -> None:
 
 DRAIN = {"draining": True, "remaining": 1, "messages": 0, "holding": []}
 HOLDER = {"topic": 1, "channel": "", "messages": 1, "remark": ""}
-DEFERRED: dict[str, Any] = {"deferred": 1, "due": [], "messages": []}
-PEEKED: dict[str, Any] = {"depth": 1, "backend_depth": 0, "messages": []}
-MESSAGE = {"id": "1", "timestamp": 1, "attempts": 1, "size": 1, "body": None, "body_base64": "eA=="}
-RULES = {"rate": 1.5, "burst": 1, "ordered": True}
-KEPT = {"bytes": 1, "time": 0, "messages": 1, "since": None}
-LOG = {"epoch": "0e", "first": 1, "next": 2, "first_published": None, "last_published": None, "bytes": 0}
-# What a command asks for, and answers that are something else.
-OTHER_ANSWERS: dict[tuple[str, str], dict[str, object]] = {
-    ("drain status", "/drain"): {
-        "Object missing required field `remaining`": {"draining": True},
-        "Expected `int`, got `str` - at `$.remaining`": DRAIN | {"remaining": "1"},
-        "Expected `int` >= 0 - at `$.messages`": DRAIN | {"messages": -1},
-        "Expected `array`, got `null` - at `$.holding`": DRAIN | {"holding": None},
-        "Expected `str`, got `int` - at `$.holding[0].topic`": DRAIN | {"holding": [HOLDER]},
-    },
-    ("channel deferred t c", "/channel/deferred"): {
-        "Expected `object`, got `array`": [],
-        "Object missing required field `messages` - at `$.due[0]`": DEFERRED | {"due": [{"within": 1}]},
-        "Expected `int`, got `str` - at `$.deferred`": DEFERRED | {"deferred": "x"},
-        "Expected `int`, got `null` - at `$.messages[0].due`": DEFERRED | {"messages": [MESSAGE | {"due": None}]},
-    },
-    ("peek t c", "/channel/peek"): {
-        "Object missing required field `backend_depth`": {"depth": 1},
-        "Object missing required field `timestamp` - at `$.messages[0]`": PEEKED | {"messages": [{"id": "1"}]},
-        "Expected `object`, got `int` - at `$.messages[0]`": PEEKED | {"messages": [5]},
-        "Expected `str | null`, got `int` - at `$.messages[0].body`": PEEKED | {"messages": [MESSAGE | {"body": 5}]},
-        "Invalid base64 encoded string - at `$.messages[0].body_base64`": (
-            PEEKED | {"messages": [MESSAGE | {"body_base64": "?"}]}
-        ),
-    },
-    ("channel rules t c", "/channel/rules"): {
-        "Expected `int` <= 9223372036854775807 - at `$.idle_timeout`": RULES | {"idle_timeout": 10**400},
-        "Object missing required field `rate`": {},
-        "Expected `int | float`, got `str` - at `$.rate`": RULES | {"rate": "1"},
-    },
-    ("channel rewind t c --to first --dry-run", "/channel/rewind"): {
-        "Object missing required field `messages`": {},
-        "Expected `int | null`, got `str` - at `$.first`": {"messages": 1, "first": "x"},
-        "Expected `int` <= 9223372036854775807 - at `$.first`": {"messages": 1, "first": 10**400},
-    },
-    ("topic show t", "/topic/retention"): {
-        "Object missing required field `since`": without("since", KEPT),
-        "Expected `int`, got `bool` - at `$.bytes`": KEPT | {"bytes": True},
-    },
-    ("topic range t --at first", "/topic/range"): {
-        "Expected `str`, got `int` - at `$.epoch`": LOG | {"epoch": 1},
-        "Expected `int`, got `null` - at `$.at`": LOG | {"at": None},
-        "Expected `int | null`, got `array` - at `$.first_published`": LOG | {"first_published": []},
-    },
-}
+MESSAGE = {"id": "1", "timestamp": 1, "attempts": 1, "size": 1, "body": None, "body_base64": "?"}
+RULES = {"rate": 1.5, "burst": 1, "ordered": True, "idle_timeout": 10**400}
+LOG = {"epoch": "0e", "first": 1, "next": 2, "first_published": None, "last_published": None, "bytes": 0, "at": None}
+# A command, what it asks for, an answer that is something else, and the reason.
+OTHER_ANSWERS: list[tuple[str, str, object, str]] = [
+    ("drain status", "/drain", DRAIN | {"messages": -1}, "Expected `int` >= 0 - at `$.messages`"),
+    ("drain status", "/drain", DRAIN | {"holding": [HOLDER]}, "Expected `str`, got `int` - at `$.holding[0].topic`"),
+    ("channel deferred t c", "/channel/deferred", {"deferred": 1, "due": [{"within": 1}], "messages": []},
+     "Object missing required field `messages` - at `$.due[0]`"),
+    ("peek t c", "/channel/peek", {"depth": 1, "backend_depth": 0, "messages": [MESSAGE]},
+     "Invalid base64 encoded string - at `$.messages[0].body_base64`"),
+    ("channel rules t c", "/channel/rules", RULES, "Expected `int` <= 9223372036854775807 - at `$.idle_timeout`"),
+    ("channel rewind t c --to first --dry-run", "/channel/rewind", {"messages": 1, "first": "x"},
+     "Expected `int | null`, got `str` - at `$.first`"),
+    ("topic show t", "/topic/retention", {"bytes": 1, "time": 0, "messages": 1},
+     "Object missing required field `since`"),
+    ("topic range t --at first", "/topic/range", LOG, "Expected `int`, got `null` - at `$.at`"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("words, path", OTHER_ANSWERS)
-def test_an_answer_of_another_form_is_an_error_with_the_path_of_the_value(words: str, path: str) -> None:
-    for reason, other in OTHER_ANSWERS[words, path].items():
-        bad = FakeServer({"/stats": [node(topic("t", channel("c")))], path: [other]})
-        code, _, err = gnsqadmin(*words.split(), *at(bad.address))
-        assert (code, err) == (1, f"Error: nsqd at {bad.address}: {NOT_NSQD} {reason}\n")
+@pytest.mark.parametrize("words, path, other, reason", OTHER_ANSWERS)
+def test_an_answer_of_another_form_is_an_error_with_the_path_of_the_value(
+    words: str, path: str, other: object, reason: str
+) -> None:
+    bad = FakeServer({"/stats": [node(topic("t", channel("c")))], path: [other]})
+    code, _, err = gnsqadmin(*words.split(), *at(bad.address))
+    assert (code, err) == (1, f"Error: nsqd at {bad.address}: {NOT_NSQD} {reason}\n")
 
 
 def test_an_unknown_host_and_a_lost_connection_are_errors(run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 letters become the messages that they were, and none is lost. What letters are is from contrib/docs/dead-letters.md."""
 
 import json
-from datetime import datetime
 
 from cli.gnsqadmin import Terminal, document, failure, gnsqadmin, ok
 from cli.nodes import address, at, fill
@@ -10,6 +9,7 @@ from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, publish, take, wait_for
 from nsqadmin_cli.message import pretty_lines
+from nsqadmin_cli.units import iso_time
 
 PEEK = ("peek", "t", "c")
 
@@ -19,12 +19,6 @@ def put(nsqd: Daemon, *bodies: bytes) -> None:
     for body in bodies:
         publish(nsqd, "t", body)
     wait_for(nsqd, "t", "c", depth=len(bodies))
-
-
-def nanoseconds(iso_time: str) -> int:
-    """Nanoseconds since 1970; `datetime` alone drops what is below a microsecond."""
-    second, _, fraction = iso_time.removesuffix("Z").partition(".")
-    return round(datetime.fromisoformat(f"{second}Z").timestamp()) * 10**9 + int(fraction.ljust(9, "0"))
 
 
 def test_messages_are_shown_and_stay(gnsqd: Daemon) -> None:
@@ -57,8 +51,8 @@ def test_json_has_the_messages_of_all_nodes(gnsqd_factory: DaemonFactory) -> Non
     assert shown == [("a", None, False, 1), (None, "/w==", True, 1)]
     csv = ok(*PEEK, "-o", "csv", *at(*nodes)).splitlines()
     assert [line.rpartition(",")[2] for line in csv] == ["body", "a", r"\xff"]
-    times = [nanoseconds(line.partition(",")[0]) for line in csv[1:]]
-    assert times == [one["timestamp"] for one in found["messages"]]
+    times = [line.partition(",")[0] for line in csv[1:]]
+    assert times == [iso_time(message["timestamp"]) for message in found["messages"]]
 
 
 def test_files_are_shown_while_the_daemon_runs_and_after_it(nsqd_factory: DaemonFactory) -> None:

@@ -3,7 +3,6 @@ widths, in a pipe, with and without colour."""
 
 import json
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -183,12 +182,6 @@ def test_headings_and_numbers_are_short_on_a_narrow_terminal(two: list[str]) -> 
     assert ["archive", "1.23M", "10.0k", "1.22M", "0", "0", "0", "3", "9.87M", "0"] in narrow
     table = {line[0]: line[1] for line in narrow if len(line) > 1}
     assert {depth: table[f"c{depth}"] for depth in ROUNDED} == ROUNDED
-
-
-def test_uptime_is_shown_in_its_two_largest_units() -> None:
-    for age, shown in ((-100, "0s"), (65, "1m "), (3605, "1h 0m"), (93_784, "1d 2h"), (400 * 86_400, "400d 0h")):
-        with StatsNsqd(node(start_time=int(time.time()) - age)) as old:
-            assert f" up {shown}" in ok("stats", old.flag).splitlines()[0]
 
 
 @pytest.mark.parametrize("variables", [{}, {"COLUMNS": "40"}])
