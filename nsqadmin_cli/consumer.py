@@ -157,24 +157,19 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                 near = suggestion(channel, known[topic])
                 raise NotFound(f"no node has the channel {channel} of {topic}; --create creates it{near}")
         if is_ephemeral(channel) and not yes:
-            self._confirm(values_of(stats).values())
+            waiting = Counter[str]()
+            for node in values_of(stats).values():
+                waiting.update({topic.topic_name: topic.depth for topic in node.topics if not topic.channels})
+            losses = [f"{plural(waiting[topic], 'message')} in {topic}" for topic in self._topics if waiting[topic]]
+            if losses:
+                lost = f"{' and '.join(losses)} would be lost with the temporary channel of this command"
+                Confirm(yes=False, dry_run=False).ask(f"{lost}: there is no other.", (), "Take them?", "")
         self._join(stats)
         if not self._subscriptions:
             raise AdminError("; ".join(map(str, self.errors.values())))
         for error in [*self._cluster.lookupd_errors, *self.errors.values()]:
             note(f"Warning: {error}; trying again")
         threading.Thread(target=self._find, name="find", daemon=True).start()
-
-    def _confirm(self, nodes: Iterable[NodeStats]) -> None:
-        """Asks if messages of topics without channels may be lost; raises AdminError if not."""
-        waiting = Counter[str]()
-        for node in nodes:
-            waiting.update({topic.topic_name: topic.depth for topic in node.topics if not topic.channels})
-        losses = [f"{plural(waiting[topic], 'message')} in {topic}" for topic in self._topics if waiting[topic]]
-        if not losses:
-            return
-        warning = f"{' and '.join(losses)} would be lost with the temporary channel of this command: there is no other."
-        Confirm(yes=False, dry_run=False).ask(warning, (), "Take them?", "")
 
     def _find(self) -> None:
         looked = time.monotonic()

@@ -219,7 +219,9 @@ class NodeClient:
             raise self._failure(program, asked, error, patience) from None
         try:
             parts = self._parts(program, asked, response, whole)
-            answer = read(parts) if response.status == 200 else _beginning(parts)
+            answer = read(parts) if response.status == 200 else b""
+            while response.status != 200 and len(answer) <= _LARGEST_REFUSAL and (part := next(parts, b"")):
+                answer += part
         except TooLarge as error:
             response.close()
             raise NodeError(program, asked, str(error)) from None
@@ -295,13 +297,6 @@ class NodeClient:
 
 
 _FAILURES = (HTTPError, http.client.HTTPException, OSError, ValueError)
-
-
-def _beginning(parts: Iterator[bytes]) -> bytes:
-    body = b""
-    while len(body) <= _LARGEST_REFUSAL and (part := next(parts, b"")):
-        body += part
-    return body
 
 
 def read_token(path: str) -> str:

@@ -87,12 +87,6 @@ def _plan(site: PageSite, command: ChangeCommand, fields: list[Field], node: str
     return command.plan(cluster=cluster, **values)
 
 
-def _digest(change: Change) -> str:
-    """Returns what stands for the matches of a pattern in a form; "" without any."""
-    matches = "\n".join(map(str, change.matches))
-    return sha256(matches.encode()).hexdigest()[:32] if matches else ""
-
-
 def show(site: PageSite, request: PageRequest) -> Page:
     """Shows the form and, as soon as all that the command requires is given, the plan."""
     return _page(site, request, request.query, is_confirmed=False)
@@ -131,7 +125,8 @@ def _page(site: PageSite, request: PageRequest, form: dict[str, str], *, is_conf
             # Nothing can be done, or reported as done, without a plan: the parser reports what is missing.
             if is_confirmed or all(field.value for field in fields if field.param.required):
                 change = _plan(site, command, fields, node)
-                seen = _digest(change)
+                if change.matches:  # of a pattern, for which this stands in the form
+                    seen = sha256("\n".join(map(str, change.matches)).encode()).hexdigest()[:32]
                 if is_confirmed and seen != given.get("seen", ""):
                     errors, status = ["Others match than were shown: nothing was done. Look at the plan again."], 409
                 elif is_confirmed and change.do:

@@ -156,7 +156,11 @@ def html_table(caption: str, table: Table, link: Link = link_of, view: View | No
     keys = [column.key for column in columns]
     order = view.sort.removeprefix("-") if view is not None else ""
     if view is not None and order in keys:
-        _sort(table, keys.index(order), is_reversed=view.sort != order)
+        index = keys.index(order)
+        table.sort(index)
+        if view.sort != order:  # reversed; blanks stay last
+            blanks = [row for row in table.rows if as_json(row[index]) is None]
+            table.rows = [row for row in reversed(table.rows) if as_json(row[index]) is not None] + blanks
     count = len(table.rows)
     pages = view.pages(count) if view is not None else None
     rows = table.rows[pages.rows] if pages is not None else table.rows
@@ -169,13 +173,6 @@ def html_table(caption: str, table: Table, link: Link = link_of, view: View | No
         count,
         pages,
     )
-
-
-def _sort(table: Table, index: int, *, is_reversed: bool) -> None:
-    table.sort(index)
-    if is_reversed:
-        blanks = [row for row in table.rows if as_json(row[index]) is None]
-        table.rows = [row for row in reversed(table.rows) if as_json(row[index]) is not None] + blanks
 
 
 def _heading(column: Column, view: View | None) -> Heading:
