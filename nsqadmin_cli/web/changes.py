@@ -69,12 +69,12 @@ def _fields(command: ChangeCommand, given: Mapping[str, str]) -> Iterator[Field]
 
 def _command_of(request: PageRequest) -> ChangeCommand:
     """Returns the command whose words follow in the path; HTTPError."""
-    found: click.Command | None = cli
+    command: click.Command | None = cli
     for word in request.segments[1:]:
-        found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
-    if not isinstance(found, ChangeCommand):
+        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+    if not isinstance(command, ChangeCommand):
         raise HTTPError(404, "NOT_FOUND")
-    return found
+    return command
 
 
 def _plan(site: PageSite, command: ChangeCommand, fields: list[Field], node: str) -> Change:

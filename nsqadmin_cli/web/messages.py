@@ -41,10 +41,10 @@ def peek(site: PageSite, request: PageRequest) -> Page:
     queues = {at: answer for at, answer in answers.items() if isinstance(answer, PeekedQueue)}
     nodes, longest = [], 0
     for at, queue in queues.items():
-        found = _found(queue.messages, find)
-        longest = max(longest, len(found) if find else min(queue.depth, MOST))
-        shown = [_message(each, given) for each in found[(page - 1) * count : page * count]]
-        nodes.append((str(at), queue.depth, len(found) if find else None, shown))
+        matching = _matching(queue.messages, find)
+        longest = max(longest, len(matching) if find else min(queue.depth, MOST))
+        shown = [_message(each, given) for each in matching[(page - 1) * count : page * count]]
+        nodes.append((str(at), queue.depth, len(matching) if find else None, shown))
     return Page(
         "peek.html",
         title="Queued messages",
@@ -65,7 +65,7 @@ def _bodies(topic: str, given: Mapping[str, str]) -> dict[str, Any]:
     return values | {"is_dead": is_dead_letter_topic(topic)}
 
 
-def _found(messages: Iterable[Peeked], find: str) -> list[Peeked]:
+def _matching(messages: Iterable[Peeked], find: str) -> list[Peeked]:
     """Returns those with this text in the body, in any case, or in the id; all for ""."""
     text = find.lower()
     return [each for each in messages if text in f"{each.message.id_text} {each.message.body_text}".lower()]
@@ -120,8 +120,8 @@ def tail(site: PageSite, request: PageRequest) -> Page:
     )
     if request.is_live and is_possible:
         tail = site.tails.look(name)
-        found = _found(list(tail.latest), request.query.get("find", ""))
-        page.values["messages"] = [_message(each, request.query) for each in found]
+        matching = _matching(list(tail.latest), request.query.get("find", ""))
+        page.values["messages"] = [_message(each, request.query) for each in matching]
         page.values["count"] = tail.count
         page.values["errors"] += tail.errors
     return page
