@@ -79,11 +79,11 @@ def test_rules_are_changed_one_by_one_where_the_channel_is(gnsqd_factory: Daemon
     assert document(*RULES, *at(node))["nodes"] == [row | {"ordered": True}]
     for options, rules in (((), (10, 3, True)), (("--rate=0", "--no-ordered", "--yes"), (0, 0, False))):
         ok(*RULES, *options, *at(node))
-        found = json.loads(ask(node, "GET /channel/rules?topic=t&channel=c")[1])
-        assert found == dict(zip(("rate", "burst", "ordered"), rules, strict=True))
+        answer = json.loads(ask(node, "GET /channel/rules?topic=t&channel=c")[1])
+        assert answer == dict(zip(("rate", "burst", "ordered"), rules, strict=True))
     ok(*RULES, "--idle-timeout=72h", "--idle-policy=delete", "--yes", *at(node))
-    (found,) = document(*RULES, *at(node))["nodes"]
-    assert (found["idle_timeout"], found["idle_policy"]) == (72 * 3600, "delete")
+    (row,) = document(*RULES, *at(node))["nodes"]
+    assert (row["idle_timeout"], row["idle_policy"]) == (72 * 3600, "delete")
     assert ok(*RULES, *at(node)).split()[-3:] == ["3d", "0h", "delete"]
     assert "--idle-timeout: 3d is not valid" in gnsqadmin(*RULES, "--idle-timeout=3d", "--yes", *at(node)).err
     ok(*RULES, "--idle-timeout=", "--yes", *at(node))
@@ -118,16 +118,16 @@ def test_deferred_messages_of_all_nodes_are_listed_by_due_time_and_counted(defer
     one = deferring(30 * DAY, 2 * DAY, 5 * MINUTE, MINUTE // 2, flags=JOURNAL)
     two = deferring(2 * HOUR, 300 * DAY)
     after = time.time()
-    found = document(*DEFERRED, *at(one, two))
-    assert [found.pop(key) for key in ("topic", "channel", "dry_run")] == ["t", "c", None]
+    answer = document(*DEFERRED, *at(one, two))
+    assert [answer.pop(key) for key in ("topic", "channel", "dry_run")] == ["t", "c", None]
     within = {"minute": 1, "hour": 2, "day": 2, "week": 3, "deferred": 4}
-    assert found["nodes"] == [
+    assert answer["nodes"] == [
         {"address": address(one), "error": None} | within,
         {"address": address(two), "error": None, "minute": 0, "hour": 0, "day": 1, "week": 1, "deferred": 2},
     ]
     expected = [MINUTE // 2, 5 * MINUTE, 2 * HOUR, 2 * DAY, 30 * DAY, 300 * DAY]
     nodes = [address(node) for node in (one, one, two, one, one, two)]
-    for row, delay, node in zip(found["messages"], expected, nodes, strict=True):
+    for row, delay, node in zip(answer["messages"], expected, nodes, strict=True):
         assert before < row.pop("due") - delay / 1000 < after
         assert len(row.pop("id")) == 16
         body = str(delay)

@@ -26,15 +26,15 @@ def channels(nsqd: Daemon, topic: str) -> list[str]:
 
 def paused(nsqd: Daemon) -> set[str]:
     """Returns the topics and channels that are."""
-    found = {}
+    states = {}
     for topic in nsqd.stats()["topics"]:
-        found[topic["topic_name"]] = topic["paused"]
-        found |= {f"{topic['topic_name']}/{one['channel_name']}": one["paused"] for one in topic["channels"]}
-    return {name for name in found if found[name]}
+        states[topic["topic_name"]] = topic["paused"]
+        states |= {f"{topic['topic_name']}/{one['channel_name']}": one["paused"] for one in topic["channels"]}
+    return {name for name in states if states[name]}
 
 
-def results(found: Any, of: str = "nodes") -> list[str]:
-    return [node["result"] for node in found[of]]
+def results(answer: Any, of: str = "nodes") -> list[str]:
+    return [node["result"] for node in answer[of]]
 
 
 def test_create_makes_a_topic_on_all_nodes_and_a_channel_where_the_topic_is(nsqd_factory: DaemonFactory) -> None:
@@ -54,10 +54,10 @@ def test_pause_and_unpause_reach_every_node_once(nsqd_factory: DaemonFactory) ->
     for node in (a, b):
         create(node, "t", "c")
     post(b, "/topic/pause?topic=t")
-    found = document("topic", "pause", "t", *at(a, b))
+    answer = document("topic", "pause", "t", *at(a, b))
     done = [{"address": address(a), "result": "done"}, {"address": address(b), "result": "already"}]
-    assert found.pop("nodes") == [row | {"error": None, "lost": None} for row in done]
-    assert found == {"action": "pause", "topic": "t", "channel": None, "dry_run": False, "lookupds": [], "lost": None}
+    assert answer.pop("nodes") == [row | {"error": None, "lost": None} for row in done]
+    assert answer == {"action": "pause", "topic": "t", "channel": None, "dry_run": False, "lookupds": [], "lost": None}
     assert [paused(node) for node in (a, b)] == [{"t"}, {"t"}]
     assert words("topic", "unpause", "t", *at(a, b))[1] == [address(b), "unpaused"]
     assert words("channel", "pause", "t/c", *at(b)) == [[address(b), "paused"]]
@@ -105,12 +105,12 @@ def test_delete_reports_what_was_lost_on_each_node_and_ends_consumers(nsqd_facto
         client.subscribe("t", "c", rdy=1)
         client.message()
         wait_for(b, "t", "c", in_flight_count=1)
-        found = document("topic", "delete", "t", "--yes", *at(a, b, c))
+        answer = document("topic", "delete", "t", "--yes", *at(a, b, c))
         assert client.recv_until_closed() == b""
     counts = ("channel_count", "depth", "in_flight_count", "deferred_count", "client_count")
-    assert results(found) == ["done", "done", "absent"]
+    assert results(answer) == ["done", "done", "absent"]
     lost = [dict(zip(counts, numbers, strict=True)) for numbers in ((2, 5, 0, 0, 0), (1, 0, 1, 0, 1), (3, 5, 1, 0, 1))]
-    assert [*(node["lost"] for node in found["nodes"]), found["lost"]] == [*lost[:2], None, lost[2]]
+    assert [*(node["lost"] for node in answer["nodes"]), answer["lost"]] == [*lost[:2], None, lost[2]]
     assert (names(a), names(b), names(c)) == ([], [], ["other"])
 
 
@@ -138,17 +138,17 @@ def stats(*channels: dict[str, Any]) -> bytes:
 
 def test_what_is_gone_is_absent_and_what_is_not_answered_in_time_may_be_done() -> None:
     with answering(stats(), http_answer(b'{"message":"TOPIC_NOT_FOUND"}', "404 X")) as node:
-        found = document("topic", "pause", "t", *at(node))
-    assert [(one["result"], one["error"]) for one in found["nodes"]] == [("absent", None)]
+        answer = document("topic", "pause", "t", *at(node))
+    assert [(one["result"], one["error"]) for one in answer["nodes"]] == [("absent", None)]
     started = time.monotonic()
     with answering(stats()) as node:
         code, out, err = gnsqadmin("topic", "delete", "t", "-y", "--timeout=2", *at(node), "--json")
     assert time.monotonic() - started < 10
     reason = "no complete answer within 2 s; it may still have been done"
     assert (code, err) == (1, f"Error: nsqd at {node.address}: {reason}\n")
-    found = json.loads(out)
-    assert [(one["result"], one["error"]) for one in found["nodes"]] == [("failed", reason)]
-    assert found["lost"] is None
+    answer = json.loads(out)
+    assert [(one["result"], one["error"]) for one in answer["nodes"]] == [("failed", reason)]
+    assert answer["lost"] is None
 
 
 def test_channels_are_emptied_though_the_topic_can_not_be() -> None:
@@ -178,8 +178,8 @@ def test_create_and_delete_reach_nsqlookupd_and_all_its_nodes(cluster: Registere
     gone = words("channel", "delete", "t", "c", "--yes", cluster.flag)
     assert gone[-1] == [lookupd.address["HTTP"], "nsqlookupd", "deleted"]
     assert lookupd.ask("GET", "/channels?topic=t") == (200, {"channels": []})
-    found = document("topic", "delete", "t", "--yes", cluster.flag)
-    assert results(found) + results(found, "lookupds") == ["done"] * 3
+    answer = document("topic", "delete", "t", "--yes", cluster.flag)
+    assert results(answer) + results(answer, "lookupds") == ["done"] * 3
     assert (names(a), names(b)) == ([], [])
     eventually(lambda: lookupd.ask("GET", "/topics") == (200, {"topics": []}), "topic gone from nsqlookupd")
 
@@ -220,8 +220,8 @@ def test_tombstone_hides_a_node_from_consumers_of_one_topic_and_deletes_it_there
     planned = document(*tombstone, "--delete", "--dry-run")
     assert (results(planned), results(planned, "lookupds")) == (["planned"], ["planned"])
     assert (names(a), names(b)) == (["t"], ["t"])
-    found = document(*tombstone, "--delete", "--yes")
-    assert (found["action"], found["lost"]["depth"]) == ("tombstone", 3)
+    answer = document(*tombstone, "--delete", "--yes")
+    assert (answer["action"], answer["lost"]["depth"]) == ("tombstone", 3)
     assert (names(a), names(b)) == ([], ["t"])
     error = failure("topic", "tombstone", "u", address(a), cluster.flag, code=4)
     assert error == f"the node {address(a)} has not registered the topic u at nsqlookupd"
@@ -242,9 +242,9 @@ def test_a_pattern_pauses_every_match_on_all_nodes(nsqd_factory: DaemonFactory) 
         code, out, err = gnsqadmin("channel", "pause", "orders/b*", pause, *at(DOWN, a, b))
         assert (code, err.count("\n")) == (1, 1)
         assert re.split("  +", out.splitlines()[2]) == ["orders", "billing", "2", f"{done}, 1 node failed"]
-    found = document("channel", "pause", "orders*", "b*", "--yes", *at(a, b))["operations"]
-    assert [(one["topic"], one["channel"]) for one in found] == [("orders", "billing"), ("orders_eu", "billing")]
-    assert results(found[1]) == ["absent", "done"]
+    answer = document("channel", "pause", "orders*", "b*", "--yes", *at(a, b))["operations"]
+    assert [(one["topic"], one["channel"]) for one in answer] == [("orders", "billing"), ("orders_eu", "billing")]
+    assert results(answer[1]) == ["absent", "done"]
     assert (paused(a), paused(b)) == ({"orders/billing"}, {"orders/billing", "orders_eu/billing"})
 
 

@@ -52,23 +52,23 @@ def golden(case: str, tmp_path: Path) -> Path:
 
 def delivered(case: str) -> dict[str, list[bytes]]:
     """Returns the bodies that the real nsqd delivered, by the queue they were in."""
-    found = {}
+    queues = {}
     for name, messages in expectation(case)["real_nsqd_drain"]["messages"].items():
         topic, _, channel = name.partition(":")
         queue = topic if channel == "drain" or name == "paused_topic:c" else name
-        found[queue] = [message["body"].encode("latin-1") for message in messages]
-    return found
+        queues[queue] = [message["body"].encode("latin-1") for message in messages]
+    return queues
 
 
 def exported(text: str) -> dict[str, list[bytes]]:
     """Returns the bodies in an export, by queue."""
-    found: dict[str, list[bytes]] = {}
+    queues: dict[str, list[bytes]] = {}
     for line in text.splitlines():
         message = json.loads(line)
         queue = message["topic"] + (f":{message['channel']}" if message["channel"] else "")
         encoded = message["body_base64"]
-        found.setdefault(queue, []).append(base64.b64decode(encoded) if encoded else message["body"].encode())
-    return found
+        queues.setdefault(queue, []).append(base64.b64decode(encoded) if encoded else message["body"].encode())
+    return queues
 
 
 def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
@@ -80,12 +80,12 @@ def test_verify_and_export_read_what_nsqd_delivers_and_know_damage(tmp_path: Pat
     directory = golden(case, tmp_path)
     before = contents(directory)
     sound, more = CASES[case]
-    found = document("verify", str(directory), code=int(not sound))
-    assert (found["sound"], found["running"]) == (sound, False)
-    bodies = {queue: bodies for queue, bodies in delivered(case).items() if bodies}
-    messages = {queue["queue"]: queue["messages"] for queue in found["queues"] if queue["messages"]}
-    assert messages == {queue: len(found) for queue, found in bodies.items()} | more
-    repairs = {finding["command"] for finding in found["findings"] if finding["severity"] == "damage"}
+    report = document("verify", str(directory), code=int(not sound))
+    assert (report["sound"], report["running"]) == (sound, False)
+    bodies = {queue: messages for queue, messages in delivered(case).items() if messages}
+    messages = {queue["queue"]: queue["messages"] for queue in report["queues"] if queue["messages"]}
+    assert messages == {queue: len(messages) for queue, messages in bodies.items()} | more
+    repairs = {finding["command"] for finding in report["findings"] if finding["severity"] == "damage"}
     assert repairs == (set() if sound else {f"gnsqadmin data repair {directory}"})
     if not more:
         code, out, err = gnsqadmin("data", "export", str(directory), "-")
@@ -115,8 +115,8 @@ def test_export_has_everything_of_a_message_and_load_publishes_it(nsqd: Daemon, 
 
 
 def test_ls_reports_what_meta_and_nsqd_dat_say() -> None:
-    found = document("ls", str(GOLDEN / "basic" / "data"))
-    queues = {queue["queue"]: queue for queue in found["queues"]}
+    listing = document("ls", str(GOLDEN / "basic" / "data"))
+    queues = {queue["queue"]: queue for queue in listing["queues"]}
     disk = expectation("basic")["disk"]["queues"]
     depths = {name: entry["meta"]["depth"] for name, entry in disk.items()}
     assert {name: queue["messages"] for name, queue in queues.items()} == depths
@@ -124,7 +124,7 @@ def test_ls_reports_what_meta_and_nsqd_dat_say() -> None:
     assert [name for name, queue in queues.items() if not queue["listed"]] == ["et#ephemeral:c"]
     first = disk["orders:plain"]["files"]["000000"]["records"][0]
     assert queues["orders:plain"]["oldest"] == pytest.approx(first["timestamp"] / 1e9)
-    assert (found["running"], found["metadata_error"]) == (False, None)
+    assert (listing["running"], listing["metadata_error"]) == (False, None)
     table = rows("data", "ls", str(GOLDEN / "basic" / "data"))
     assert [row["messages"] for row in table if row["queue"] == "orders:busy"] == ["3"]
     assert "roll:c.diskqueue.000001.dat is missing" in ok("data", "ls", str(GOLDEN / "corrupt_missing" / "data"))
@@ -134,8 +134,8 @@ def test_ls_reports_what_meta_and_nsqd_dat_say() -> None:
 def test_nsqd_dat_is_unusable_where_nsqd_does_not_start(case: str) -> None:
     directory = GOLDEN / "metadata" / case / "data"
     expected = json.loads((directory.parent / "expected.json").read_text())
-    found = document("verify", str(directory), code=int(expected["exit_code"] != 0))
-    assert found["sound"] is (expected["exit_code"] == 0)
+    report = document("verify", str(directory), code=int(expected["exit_code"] != 0))
+    assert report["sound"] is (expected["exit_code"] == 0)
     listed = {queue["queue"]: queue["paused"] for queue in document("ls", str(directory))["queues"]}
     for topic, entry in (expected.get("topics") or {}).items():
         assert listed[topic] is entry["paused"]
@@ -171,9 +171,9 @@ def test_verify_finds_no_fault_with_what_a_running_nsqd_does(nsqd_factory: Daemo
                 total += count
                 publish(nsqd, "t", count)
                 wait_for(nsqd, "t", "c", message_count=total)
-            found = json.loads(gnsqadmin("data", "verify", str(nsqd.data_path), "--json").out)
-            findings = [finding for finding in found["findings"] if not finding["file"].endswith(".bad")]
-            assert (found["sound"], findings) == (True, [])
+            report = json.loads(gnsqadmin("data", "verify", str(nsqd.data_path), "--json").out)
+            findings = [finding for finding in report["findings"] if not finding["file"].endswith(".bad")]
+            assert (report["sound"], findings) == (True, [])
             for _ in range(100):
                 client.command(b"FIN " + client.message().id)
 
@@ -226,12 +226,12 @@ def test_journals_are_listed_and_counted(killed: Path) -> None:
     assert t["files"] > 1
     assert {row["queue"]: row["messages"] for row in listing["queues"]} == {"alone": 0, "t": 0, "t:c": 0}
     assert journaled() == {"alone": 1, "t:c": 300}
-    found = document("verify", str(killed))
-    assert [(row["topic"], row["messages"], row["queues"], row["sound"]) for row in found["journals"]] == [
+    report = document("verify", str(killed))
+    assert [(row["topic"], row["messages"], row["queues"], row["sound"]) for row in report["journals"]] == [
         ("alone", 1, [{"queue": "alone", "messages": 1}], True),
         ("t", 300, [{"queue": "t:c", "messages": 300}], True),
     ]
-    assert [(one["severity"], one["queue"]) for one in found["findings"]] == [("note", "alone"), ("note", "t")]
+    assert [(one["severity"], one["queue"]) for one in report["findings"]] == [("note", "alone"), ("note", "t")]
     assert [row["topic"] for row in document("verify", str(killed), "--topic", "t")["journals"]] == ["t"]
     shown = ok("data", "verify", str(killed))
     assert "Sound: 0 messages on disk and 301 in 2 journals in 3 queues." in shown
@@ -301,8 +301,8 @@ def test_messages_that_only_the_side_file_has_or_above_the_limit_are_counted(tmp
     whole = b"gnsqd due times 1\n" + b"".join(entries) + entry(8, 0)
     files = {"t_diskqueue_000000_dat": message(), "t_diskqueue_meta_dat": b"1\n0,0\n0,35\n"}
     directory = make(tmp_path / "d", TOPIC_T, t_diskqueue_due_times_dat=whole, **files)
-    found = document("verify", directory)
-    assert [(queue["messages"], queue["held"]) for queue in found["queues"]] == [(1, 1)]
+    report = document("verify", directory)
+    assert [(queue["messages"], queue["held"]) for queue in report["queues"]] == [(1, 1)]
     lines = [json.loads(line) for line in gnsqadmin("data", "export", directory, "-").out.splitlines()]
     assert [(line["body"], line["due"]) for line in lines] == [("hello", due), ("held", due)]
     make(tmp_path / "d", TOPIC_T, t_diskqueue_due_times_dat=whole[:-3])
@@ -351,5 +351,5 @@ def test_hostile_names_and_files_do_no_harm(tmp_path: Path) -> None:
     simple = make(tmp_path / "e", TOPIC_T, t_diskqueue_000000_dat=message())
     for text in ("[" * 100_000, '{"topics":{}}', '{"topics":[{"name":1}]}', "[]", "\xff", '{"topics"'):
         (tmp_path / "e" / "nsqd.dat").write_bytes(text.encode("latin-1"))
-        found = document("verify", simple, code=1)["findings"]
-        assert [finding["file"] for finding in found if finding["severity"] == "damage"] == ["nsqd.dat", META], text
+        findings = document("verify", simple, code=1)["findings"]
+        assert [finding["file"] for finding in findings if finding["severity"] == "damage"] == ["nsqd.dat", META], text

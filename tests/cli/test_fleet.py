@@ -13,8 +13,8 @@ from kit.traffic import DaemonFactory, create, post
 
 
 def differences(*args: str, code: int = 0) -> list[tuple[Any, ...]]:
-    found = document("topology", *args, code=code)["differences"]
-    return [(one["topic"], one["channel"], one["node"], one["difference"]) for one in found]
+    answer = document("topology", *args, code=code)["differences"]
+    return [(one["topic"], one["channel"], one["node"], one["difference"]) for one in answer]
 
 
 def test_a_topology_is_exported_compared_and_imported(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def events(*looks: Any) -> list[tuple[Any, ...]]:
     """Returns the events of a node with these statistics, one look after the other."""
     with StatsNsqd(*looks) as nsqd:
         out = ok("events", "--interval=0.01", f"--count={len(looks)}", "--json", nsqd.flag)
-        found = [json.loads(line) for line in out.splitlines()]
-        assert all(one["node"] == nsqd.address for one in found)
-        return [(one["event"], one["topic"], one["channel"], one["detail"]) for one in found]
+        lines = [json.loads(line) for line in out.splitlines()]
+        assert all(one["node"] == nsqd.address for one in lines)
+        return [(one["event"], one["topic"], one["channel"], one["detail"]) for one in lines]
 
 
 def test_events_are_the_changes_between_two_looks() -> None:
@@ -104,8 +104,8 @@ def test_events_are_the_changes_between_two_looks() -> None:
         ("unpaused", "u", None, None),
         ("disconnected", "t", "c", "x (x:1)"),
     ]
-    found = events(node(), "garbage", node(), node(start_time=2))
-    assert [(one[0], (one[3] or "")[:24]) for one in found] == [
+    changes = events(node(), "garbage", node(), node(start_time=2))
+    assert [(one[0], (one[3] or "")[:24]) for one in changes] == [
         ("failed", "answered JSON that is no"),
         ("answers", "nsqd 1.3.0"),
         ("restarted", "nsqd 1.3.0"),

@@ -23,33 +23,33 @@ def topics(daemon: Daemon) -> list[str]:
 
 def test_it_loses_nothing_and_leaves_nothing(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
-    found = document("bench", "--duration=0.5", "--size=100", *at(nsqd))
-    published = found["published"]
-    assert (found["lost"], found["redelivered"], found["errors"]) == (0, 0, [])
-    assert 0 < found["received"] <= published == found["delivery_latency"]["count"]
-    assert published == found["publish_latency"]["count"] * found["batch"]
-    assert published == sum(bar["count"] for bar in found["histogram"])
-    assert found["topic"].endswith("#ephemeral")
-    found = document("bench", "--duration=1", "--rate=100", "--consumers=0", *at(nsqd))
-    assert (found["batch"], found["rate"]) == (2, 100)
-    assert 0 < found["published"] <= 100 * (found["seconds"] + 1)  # a slow machine publishes less, but none more
-    assert (found["received"], found["lost"], found["delivery_latency"]["p50"]) == (0, 0, None)
+    measured = document("bench", "--duration=0.5", "--size=100", *at(nsqd))
+    published = measured["published"]
+    assert (measured["lost"], measured["redelivered"], measured["errors"]) == (0, 0, [])
+    assert 0 < measured["received"] <= published == measured["delivery_latency"]["count"]
+    assert published == measured["publish_latency"]["count"] * measured["batch"]
+    assert published == sum(bar["count"] for bar in measured["histogram"])
+    assert measured["topic"].endswith("#ephemeral")
+    measured = document("bench", "--duration=1", "--rate=100", "--consumers=0", *at(nsqd))
+    assert (measured["batch"], measured["rate"]) == (2, 100)
+    assert 0 < measured["published"] <= 100 * (measured["seconds"] + 1)  # a slow machine publishes less, but none more
+    assert (measured["received"], measured["lost"], measured["delivery_latency"]["p50"]) == (0, 0, None)
     assert topics(nsqd) == ["t"]
 
 
 @pytest.mark.peer
 def test_all_nodes_are_loaded_and_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: Registered) -> None:
-    found = document("bench", "--duration=0.5", "--batch=10", "--durable", cluster.flag)
-    assert sorted(found["nodes"]) == sorted(map(address, cluster.nodes))
-    assert "#" not in found["topic"]
-    assert (found["publishers"], found["consumers"], found["lost"]) == (2, 2, 0)
+    measured = document("bench", "--duration=0.5", "--batch=10", "--durable", cluster.flag)
+    assert sorted(measured["nodes"]) == sorted(map(address, cluster.nodes))
+    assert "#" not in measured["topic"]
+    assert (measured["publishers"], measured["consumers"], measured["lost"]) == (2, 2, 0)
     for daemon in cluster.nodes:
         assert daemon.log().count("POST /channel/create?topic=gnsqadmin-bench-") == 1
         assert topics(daemon) == []
 
     def listed() -> list[str]:
-        found: list[str] = cluster.lookupd.ask("GET", "/topics")[1]["topics"]
-        return found
+        names: list[str] = cluster.lookupd.ask("GET", "/topics")[1]["topics"]
+        return names
 
     with start("bench", "--duration=600", "--durable", cluster.flag) as process:
         eventually(lambda: topics(cluster.nodes[1]) and listed(), "the topic is registered")

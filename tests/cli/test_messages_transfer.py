@@ -27,7 +27,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 
 def has_client(nsqd: Daemon, topic: str) -> bool:
-    channels = [channel for found in nsqd.stats(topic)["topics"] for channel in found["channels"]]
+    channels = [channel for stats in nsqd.stats(topic)["topics"] for channel in stats["channels"]]
     return any(channel["client_count"] for channel in channels)
 
 
@@ -50,8 +50,8 @@ def test_what_is_saved_and_loaded_is_what_was_published(nsqd: Daemon, tmp_path: 
     for body in BODIES:
         post(nsqd, "/pub?topic=t", body)
     file = tmp_path / name
-    found = document(*saving(file, nsqd), "--create")
-    assert (found["messages"], found["bytes"]) == (len(BODIES), sum(map(len, BODIES)))
+    answer = document(*saving(file, nsqd), "--create")
+    assert (answer["messages"], answer["bytes"]) == (len(BODIES), sum(map(len, BODIES)))
     assert counts(nsqd, "t", "c") == (0, 0, 0)
     saved = lines_of(file)
     assert all(line["topic"] == "t" and line["attempts"] == 1 for line in saved)
@@ -168,8 +168,8 @@ def test_messages_are_copied_to_another_topic_as_they_come_and_none_is_not_named
         publish(nsqd, "t", 3)
         code, out, err = end(process)
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert (found["source"], found["topic"], found["messages"]) == ("t", "to", 3)
+    answer = json.loads(out)
+    assert (answer["source"], answer["topic"], answer["messages"]) == ("t", "to", 3)
     assert bodies(nsqd, "to", 3) == [b"0", b"1", b"2"]
     assert counts(nsqd, "t", "c") == (3, 0, 0)
 
@@ -235,11 +235,11 @@ def test_a_bad_line_is_named_after_those_before_it(tmp_path: Path, monkeypatch: 
     file = tmp_path / "saved"
     for content, reason in BAD.items():
         file.write_bytes(content)
-        found = (line for lines, _ in read_archive(str(file)) for line in lines)
-        first = next(found)
+        archived = (line for lines, _ in read_archive(str(file)) for line in lines)
+        first = next(archived)
         assert (first.number, first.topic, first.body) == (1, "t", b"x")
         with pytest.raises(AdminError, match=re.escape(reason.format(file)) + "$"):
-            list(found)
+            list(archived)
 
 
 def test_a_load_goes_on_where_it_ended(gnsqd: Daemon, tmp_path: Path) -> None:

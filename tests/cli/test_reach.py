@@ -34,9 +34,9 @@ def error(*args: str, **variables: str) -> str:
 @pytest.fixture
 def authority(tmp_path: Path) -> Identity:
     """Returns an authority whose certificate is in the file ca.pem."""
-    found = issue("Test Authority", authority=True)
-    (tmp_path / "ca.pem").write_bytes(found.cert_pem)
-    return found
+    identity = issue("Test Authority", authority=True)
+    (tmp_path / "ca.pem").write_bytes(identity.cert_pem)
+    return identity
 
 
 def test_a_node_is_asked_over_tls(
@@ -91,9 +91,9 @@ def test_nodes_are_found_by_nsqlookupd(cluster: Registered) -> None:
     for node in cluster.nodes:
         fill(node, "t", "c", count=20)
     cluster.wait_for_topic("t", channel="c")
-    found = document("stats", cluster.flag)
-    assert [node["address"] for node in found["nodes"]] == sorted(map(address, cluster.nodes))
-    assert found["totals"]["channel_count"] == 1
+    answer = document("stats", cluster.flag)
+    assert [node["address"] for node in answer["nodes"]] == sorted(map(address, cluster.nodes))
+    assert answer["totals"]["channel_count"] == 1
     code, out, err = gnsqadmin("stats", "--json", cluster.flag, *at_lookupd(DOWN))
     assert (code, err) == (1, f"Error: nsqlookupd at {DOWN}: connection refused\n")
     assert len(json.loads(out)["nodes"]) == 2
@@ -161,8 +161,8 @@ def test_nodes_that_require_a_token_get_the_one_of_the_file(gnsqd_factory: Daemo
     needed = "it requires the token of a --token-file, or the certificate of a --tls-cert"
     assert error("stats", *node) == f"answered HTTP 401 (UNAUTHORIZED): {needed}"
     refused = "the token of --token-file, or the certificate of --tls-cert, does not permit it"
-    found = error("topic", "create", "u", *node, f"--token-file={read}")
-    assert found == f"answered HTTP 403 (FORBIDDEN): {refused}"
+    line = error("topic", "create", "u", *node, f"--token-file={read}")
+    assert line == f"answered HTTP 403 (FORBIDDEN): {refused}"
     ok("topic", "create", "v2", *node, f"--token-file={of_topics}")
     ok("topic", "delete", "v2", "--yes", *node, f"--token-file={of_topics}")
     assert refused in error("topic", "create", "u", *node, f"--token-file={of_topics}")

@@ -52,21 +52,21 @@ def test_table_shows_the_counts_of_the_daemon(busy: Daemon) -> None:
 
 def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists(busy: Daemon) -> None:
     """Names the daemon twice."""
-    found = document("stats", *at(busy, f"http://{address(busy)}/"))
+    answer = document("stats", *at(busy, f"http://{address(busy)}/"))
     described = ok("stats", "--help")
-    assert sorted(found) == ["flows", "nodes", "time", "totals"]
+    assert sorted(answer) == ["flows", "nodes", "time", "totals"]
     expected = busy.stats()
-    [node] = found["nodes"]
+    [node] = answer["nodes"]
     topics = node["topics"]
-    for row in (node, found["totals"], topics[0], topics[0]["channels"][0]):
+    for row in (node, answer["totals"], topics[0], topics[0]["channels"][0]):
         assert [key for key in row if key not in described] == []
     own = {"address": address(busy), "error": None, "producers": None, "topics": topics}
     assert node == own | {name: expected[name] for name in ("version", "health", "start_time")}
     without: dict[str, object] = {"e2e_processing_latency": {"count": 0, "percentiles": []}}
-    for found, original in zip(topics, expected["topics"], strict=True):
-        channels = found["channels"]
-        without["oldest_message_age_seconds"] = found["oldest_message_age_seconds"]
-        assert found == {name: original[name] for name in found if name in original} | without | {"channels": channels}
+    for shown, original in zip(topics, expected["topics"], strict=True):
+        channels = shown["channels"]
+        without["oldest_message_age_seconds"] = shown["oldest_message_age_seconds"]
+        assert shown == {name: original[name] for name in shown if name in original} | without | {"channels": channels}
         for one, counts in zip(channels, original["channels"], strict=True):
             without["oldest_message_age_seconds"] = one["oldest_message_age_seconds"]
             assert one == {name: counts.get(name) for name in one} | without | {"clients": None}

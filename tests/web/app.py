@@ -131,8 +131,8 @@ class App:
         answer = self.app.respond(request, "127.0.0.1:50000")
         assert not isinstance(answer, bytes), answer
         with closing(answer):
-            found = (part.decode() for parts in answer for part in parts)
-            parts = (json.loads(text.removeprefix("data: ")) for text in found if text.startswith("data: "))
+            chunks = (part.decode() for parts in answer for part in parts)
+            parts = (json.loads(text.removeprefix("data: ")) for text in chunks if text.startswith("data: "))
             yield parts if whole else map(shown, parts)
 
     def page(self, target: str) -> str:
@@ -154,9 +154,9 @@ class App:
 
 def admin_of(daemon: Daemon) -> str:
     """Returns host and port of the daemon's own page."""
-    found = re.search(r"ADMIN: listening on (\S+)", daemon.log())
-    assert found, daemon.log()
-    return found[1]
+    match = re.search(r"ADMIN: listening on (\S+)", daemon.log())
+    assert match, daemon.log()
+    return match[1]
 
 
 def ask(address: str, method: str, path: str, body: str = "", token: str = "") -> tuple[int, str]:
@@ -194,9 +194,9 @@ class WebProcess:
                 else preloaded.start(WEB[:-1], ["web", *flags], **streams)
             )
         line = re.compile(r"the page is at (http://([^/\s]+)\S*)$", re.MULTILINE)
-        found = eventually(lambda: self.process.poll() is not None or line.search(self.log()))
-        assert isinstance(found, re.Match), self.log()
-        self.url, self.address = found.groups()
+        match = eventually(lambda: self.process.poll() is not None or line.search(self.log()))
+        assert isinstance(match, re.Match), self.log()
+        self.url, self.address = match.groups()
 
     def log(self) -> str:
         return self._log.read_text()

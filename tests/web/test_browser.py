@@ -73,14 +73,14 @@ def page(browser: Any, serve: Serve) -> Iterator[Open]:
         )
         contexts.append(context)
         context.set_default_timeout(DEADLINE * 1000)
-        found = context.new_page()
+        tab = context.new_page()
         site = "/".join([*url.split("/")[: 4 if BELOW in url else 3], ""])
-        found.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        found.on("console", lambda message: complaints.append(f"console: {message.text}"))
-        found.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
-        found.on("request", lambda one: complaints.extend([one.url] if not f"{one.url}/".startswith(site) else []))
-        found.goto(url)
-        return found
+        tab.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        tab.on("console", lambda message: complaints.append(f"console: {message.text}"))
+        tab.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        tab.on("request", lambda one: complaints.extend([one.url] if not f"{one.url}/".startswith(site) else []))
+        tab.goto(url)
+        return tab
 
     yield open_page
     for context in contexts:

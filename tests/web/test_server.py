@@ -208,9 +208,9 @@ def test_dev_has_the_page_and_nsqlookupd_in_it(gnsqd_factory: DaemonFactory) -> 
     (line,) = (line for line in daemon.log().splitlines() if "INFO: DEV: " in line)
     assert f"; page: http://{admin_of(daemon)}; data: " in line
     create(daemon, "orders")
-    (found,) = json.loads(ask(admin_of(daemon), "GET", "/api/nodes")[1])["nodes"]
-    assert found["http_port"] == daemon.http_address[1]
-    assert [one["topic"] for one in found["topics"]] == ["orders"]
+    (listed,) = json.loads(ask(admin_of(daemon), "GET", "/api/nodes")[1])["nodes"]
+    assert listed["http_port"] == daemon.http_address[1]
+    assert [one["topic"] for one in listed["topics"]] == ["orders"]
     assert f"127.0.0.1:{daemon.http_address[1]}" in shown(ask(admin_of(daemon), "GET", "/lookup")[1])
 
 
