@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -67,20 +67,9 @@ def _parse(raw: bytes, method: str = "GET") -> PageAnswer:
     return PageAnswer(response.status, dict(response.getheaders()), response.read())
 
 
-class _Text(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[str] = []
-
-    def handle_data(self, data: str) -> None:
-        self.parts.append(data)
-
-
 def shown(markup: str) -> str:
     """Returns the text of some HTML, with single blanks."""
-    parser = _Text()
-    parser.feed(markup.replace("<wbr>", ""))
-    return " ".join(" ".join(parser.parts).split())
+    return " ".join(unescape(re.sub("<[^>]*>", " ", markup.replace("<wbr>", ""))).split())
 
 
 class App:

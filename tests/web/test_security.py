@@ -1,4 +1,4 @@
-"""Reading and changing by whom: names of the host, origins, tokens, read-only, and the headers of every response."""
+"""Access to the page: names of the host, origins, tokens, read-only, and the headers of every response."""
 
 import json
 import re
