@@ -55,7 +55,13 @@ class Address:
     def parse(cls, text: str) -> "Address":
         """Parses one of the usual forms; ValueError with a readable text."""
         if text.startswith("/") or text.lower().startswith("unix:"):
-            return cls("", 0, path=_socket_path(text))
+            path = text if text.startswith("/") else text.partition(":")[2]
+            path = path[2:] if path.startswith("//") else path  # unix:///run/nsqd.sock
+            if not path.startswith("/") or "\0" in path:
+                raise ValueError(f"{text!r}: a unix socket needs an absolute path, as in unix:/run/nsqd.sock")
+            if len(path.encode("utf-8", "surrogateescape")) > 107:
+                raise ValueError(f"{text!r}: the path of a unix socket has at most 107 bytes")
+            return cls("", 0, path=path)
         scheme, slashes, rest = text.partition("://")
         if slashes and scheme.lower() not in ("http", "https"):
             raise ValueError(f"{text!r}: {_FORMS}")
@@ -71,17 +77,6 @@ class Address:
         except (ipaddress.AddressValueError, UnicodeError):
             raise ValueError(f"{text!r}: {ipv6 or name!r} is not a valid host") from None
         return cls(host, int(port), tls=scheme.lower() == "https" and bool(slashes))
-
-
-def _socket_path(text: str) -> str:
-    path = text.partition(":")[2] if text.lower().startswith("unix:") else text
-    if path.startswith("//"):  # unix:///run/nsqd.sock
-        path = path[2:]
-    if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"{text!r}: a unix socket needs an absolute path, as in unix:/run/nsqd.sock")
-    if len(path.encode("utf-8", "surrogateescape")) > 107:
-        raise ValueError(f"{text!r}: the path of a unix socket has at most 107 bytes")
-    return path
 
 
 _LONG = ("/channel/rewind", "/topic/messages")  # paths whose answers begin when a log was read, or has grown

@@ -104,10 +104,18 @@ def import_(cluster: Cluster, file: str = file_argument) -> Change:
     def show(dry_run: bool) -> Shown:
         return Shown({"differences": changes}, [_table(snapshot, changes, "Nothing to change")], errors=errors)
 
+    def apply(node: Nsqd) -> None:
+        for change in (change for change in changes if change.node == str(node)):
+            if change.difference == "missing":
+                node.act("create", change.topic, change.channel)
+            if expected[change.topic, change.channel]:
+                node.act("pause", change.topic, change.channel)
+            elif change.difference != "missing":
+                node.act("unpause", change.topic, change.channel)
+
     def do() -> None:
-        todo = {address: [change for change in changes if change.node == str(address)] for address in snapshot.nodes}
-        changed = [Nsqd(address, cluster.http) for address in todo if todo[address]]
-        errors.extend(errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), changed)))
+        changed = [Nsqd(address, cluster.http) for address in snapshot.nodes if str(address) in nodes]
+        errors.extend(errors_of(cluster.ask(apply, changed)))
 
     nodes = {change.node for change in changes}
     warning = f"{plural(len(changes), 'change')} on {plural(len(nodes), 'node')}."
@@ -133,16 +141,6 @@ def _differences(snapshot: ClusterSnapshot, expected: dict[Entry, bool]) -> Iter
             if paused != expected.get(entry):
                 state = "missing" if paused is None else "paused" if paused else "unpaused"
                 yield TopologyDifference(*entry, str(address), state if entry in expected else "extra")
-
-
-def _apply(node: Nsqd, changes: Sequence[TopologyDifference], expected: dict[Entry, bool]) -> None:
-    for change in changes:
-        if change.difference == "missing":
-            node.act("create", change.topic, change.channel)
-        if expected[change.topic, change.channel]:
-            node.act("pause", change.topic, change.channel)
-        elif change.difference != "missing":
-            node.act("unpause", change.topic, change.channel)
 
 
 def _read(path: str) -> dict[Entry, bool]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from cli.fake_nsqd import FakeServer
 from cli.gnsqadmin import FakeNode
 from kit.daemons import Daemon, eventually
+from kit.http_api import topic_stats
 from kit.peer_program import PeerProgram
 from kit.traffic import create, post, take, wait_for
 
@@ -28,6 +29,14 @@ def at(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
 
 def at_lookupd(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
     return [f"--lookupd-http-address={address(node)}" for node in nodes]
+
+
+def topics(daemon: Daemon) -> list[str]:
+    return [topic["topic_name"] for topic in daemon.stats()["topics"]]
+
+
+def channels(daemon: Daemon, topic: str) -> list[str]:
+    return [channel["channel_name"] for channel in topic_stats(daemon, topic)["channels"]]
 
 
 def publish(daemon: Daemon, topic: str, count: int) -> None:

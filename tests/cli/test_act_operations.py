@@ -9,19 +9,11 @@ import pytest
 
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, rows, words
-from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill, publish
+from cli.nodes import DOWN, Registered, address, at, at_lookupd, channels, fill, publish, topics
 from kit.daemons import Daemon, eventually
 from kit.http_api import topic_stats
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, wait_for
-
-
-def names(nsqd: Daemon) -> list[str]:
-    return [topic["topic_name"] for topic in nsqd.stats()["topics"]]
-
-
-def channels(nsqd: Daemon, topic: str) -> list[str]:
-    return [channel["channel_name"] for channel in topic_stats(nsqd, topic)["channels"]]
 
 
 def paused(nsqd: Daemon) -> set[str]:
@@ -42,11 +34,11 @@ def test_create_makes_a_topic_on_all_nodes_and_a_channel_where_the_topic_is(nsqd
     create(b, "t")
     table = words("topic", "create", "t", *at(a, b))
     assert table == [[address(a), "created"], [address(b), "already", "existed"]]
-    assert names(a) == names(b) == ["t"]
+    assert topics(a) == topics(b) == ["t"]
     create(a, "u")
     *table, last = words("channel", "create", "u", "c", *at(a, b))
     assert (table, " ".join(last)) == ([[address(a), "created"]], "1 other node does not have the topic u")
-    assert (channels(a, "u"), names(b)) == (["c"], ["t"])
+    assert (channels(a, "u"), topics(b)) == (["c"], ["t"])
 
 
 def test_pause_and_unpause_reach_every_node_once(nsqd_factory: DaemonFactory) -> None:
@@ -111,7 +103,7 @@ def test_delete_reports_what_was_lost_on_each_node_and_ends_consumers(nsqd_facto
     assert results(answer) == ["done", "done", "absent"]
     lost = [dict(zip(counts, numbers, strict=True)) for numbers in ((2, 5, 0, 0, 0), (1, 0, 1, 0, 1), (3, 5, 1, 0, 1))]
     assert [*(node["lost"] for node in answer["nodes"]), answer["lost"]] == [*lost[:2], None, lost[2]]
-    assert (names(a), names(b), names(c)) == ([], [], ["other"])
+    assert (topics(a), topics(b), topics(c)) == ([], [], ["other"])
 
 
 def test_what_fails_has_a_row_and_unknown_names_may_be_at_a_node_that_is_down(nsqd: Daemon) -> None:
@@ -155,8 +147,8 @@ def test_channels_are_emptied_though_the_topic_can_not_be() -> None:
     """Empties them as they may hold the space that a full disk lacks."""
     reason = "INTERNAL_ERROR: no space left on device"
     full, emptied = http_answer(json.dumps({"message": reason}).encode(), "500 X"), http_answer(b"")
-    channels = [fake_nsqd.channel(name, depth=1) for name in "cd"]
-    with answering(stats(*channels), full, emptied, emptied) as node:
+    queues = [fake_nsqd.channel(name, depth=1) for name in "cd"]
+    with answering(stats(*queues), full, emptied, emptied) as node:
         code, _, err = gnsqadmin("topic", "empty", "t", "--with-channels", "--yes", *at(node))
     assert (code, err) == (1, f"Error: nsqd at {node.address}: answered HTTP 500 ({reason})\n")
     paths = [b"/topic/empty?topic=t", *(b"/channel/empty?topic=t&channel=" + name for name in (b"c", b"d"))]
@@ -180,7 +172,7 @@ def test_create_and_delete_reach_nsqlookupd_and_all_its_nodes(cluster: Registere
     assert lookupd.ask("GET", "/channels?topic=t") == (200, {"channels": []})
     answer = document("topic", "delete", "t", "--yes", cluster.flag)
     assert results(answer) + results(answer, "lookupds") == ["done"] * 3
-    assert (names(a), names(b)) == ([], [])
+    assert (topics(a), topics(b)) == ([], [])
     eventually(lambda: lookupd.ask("GET", "/topics") == (200, {"topics": []}), "topic gone from nsqlookupd")
 
 
@@ -190,7 +182,7 @@ def test_what_nsqlookupd_alone_knows_can_be_made_and_deleted(cluster: Registered
     made = document("channel", "create", "t", "c", "--lookupd-only", cluster.flag)
     assert (made["nodes"], results(made, "lookupds")) == ([], ["done"])
     first, _ = cluster.nodes
-    assert names(first) == []
+    assert topics(first) == []
     create(first, "t")
     eventually(lambda: channels(first, "t") == ["c"], "channel of nsqlookupd")
     for create_words in (("topic", "create", "u", "--lookupd-only"), ("channel", "create", "u", "c")):
@@ -219,10 +211,10 @@ def test_tombstone_hides_a_node_from_consumers_of_one_topic_and_deletes_it_there
     assert refused.startswith("Deleting the topic t on 1 node loses 3 messages. Nothing was done:")
     planned = document(*tombstone, "--delete", "--dry-run")
     assert (results(planned), results(planned, "lookupds")) == (["planned"], ["planned"])
-    assert (names(a), names(b)) == (["t"], ["t"])
+    assert (topics(a), topics(b)) == (["t"], ["t"])
     answer = document(*tombstone, "--delete", "--yes")
     assert (answer["action"], answer["lost"]["depth"]) == ("tombstone", 3)
-    assert (names(a), names(b)) == ([], ["t"])
+    assert (topics(a), topics(b)) == ([], ["t"])
     error = failure("topic", "tombstone", "u", address(a), cluster.flag, code=4)
     assert error == f"the node {address(a)} has not registered the topic u at nsqlookupd"
     known = ", ".join(sorted((address(a), address(b)), key=lambda text: int(text.rpartition(":")[2])))
@@ -257,4 +249,4 @@ def test_a_pattern_empties_and_deletes_with_the_losses_shown(nsqd: Daemon) -> No
     assert nsqd.channel_stats("orders", "billing")["depth"] == 0
     assert nsqd.channel_stats("clicks", "billing")["depth"] == 5
     assert document("topic", "delete", "orders*", "--yes", *at(nsqd))["dry_run"] is False
-    assert names(nsqd) == ["clicks"]
+    assert topics(nsqd) == ["clicks"]

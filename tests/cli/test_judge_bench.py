@@ -9,16 +9,12 @@ from itertools import pairwise
 import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, ctrl_c, document, end, failure, gnsqadmin, ok, rows, start
-from cli.nodes import DOWN, Registered, address, at
+from cli.nodes import DOWN, Registered, address, at, topics
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.commands.bench import BenchLoad, Histogram, Measurements
 from nsqadmin_cli.http_client import Address, NodeClient, TLSSettings
-
-
-def topics(daemon: Daemon) -> list[str]:
-    return [topic["topic_name"] for topic in daemon.stats()["topics"]]
 
 
 def test_it_loses_nothing_and_leaves_nothing(nsqd: Daemon) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, ctrl_c, document, gnsqadmin, http_answer, start
-from cli.nodes import address, at, fill
+from cli.nodes import address, at, channels, fill
 from kit.daemons import Daemon, fixed_ports
 from kit.traffic import DaemonFactory, post
 
@@ -28,10 +28,6 @@ def nodes(gnsqd_factory: DaemonFactory) -> list[Daemon]:
         fill(node, "t", "c", count=3)
     post(both[0], "/channel/empty?topic=t&channel=c")
     return both
-
-
-def channels(node: Daemon) -> list[str]:
-    return [channel["channel_name"] for channel in node.stats("t")["topics"][0]["channels"]]
 
 
 def test_a_range_has_numbers_times_and_the_lag_of_a_channel(nodes: list[Daemon], gnsqd_factory: DaemonFactory) -> None:
@@ -63,7 +59,7 @@ def test_tail_shows_the_past_and_follows_all_nodes_without_a_channel_also_after_
             row = json.loads(next(lines))
             assert (row["node"], row["body"], row["topic"], row["attempts"]) == (address(node), body, "t", 1)
         assert ctrl_c(process).code == 130
-    assert [channels(node) for node in nodes] == [["c"], ["c"]]
+    assert [channels(node, "t") for node in nodes] == [["c"], ["c"]]
 
 
 def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: list[Daemon], tmp_path: Path) -> None:
@@ -79,7 +75,7 @@ def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: 
     assert result.err.startswith(f"t at {address(nodes[0])}: continue with --from 3\n")
     assert gnsqadmin("copy", "t", "u", "--from=-1h", "--to=next", *at(nodes[0])).code == 0
     assert nodes[0].stats("u")["topics"][0]["message_count"] == 3
-    assert [channels(node) for node in nodes] == [["c"], ["c"]]
+    assert [channels(node, "t") for node in nodes] == [["c"], ["c"]]
     assert nodes[1].channel_stats("t", "c")["depth"] == 3
 
 
