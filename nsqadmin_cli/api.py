@@ -244,7 +244,7 @@ class _Producers(Struct, frozen=True, gc=False):
 
 
 class NonemptyQueue(Struct, frozen=True, gc=False):
-    """A queue that is not empty; `channel` is "" for a topic's own, `remark` the reason if it is not consumed."""
+    """A queue with messages; `channel` is "" for a topic's own, `remark` the reason if it is not consumed."""
 
     topic: str
     channel: str

@@ -121,8 +121,9 @@ class Flow(NamedTuple):
 
 
 def drain_seconds(row: TopicStats | ChannelStats, flow: Flow, seconds: float = 1.0) -> float | None:
-    """Returns the same for a topic or channel. Consumers that finished nothing in the `seconds` of measurement may be
-    slow: their messages in flight count as finished in this time if nothing arrived, or if the queue is in transit."""
+    """Returns `Flow.drain_seconds` of a topic or channel. Consumers that finished nothing in the `seconds` of
+    measurement may be slow: their messages in flight count as finished in this time if nothing arrived, or if the queue
+    is in transit."""
     drain_time = flow.drain_seconds(row.depth)
     if drain_time is not None or flow.egress or row.paused:
         return drain_time

@@ -90,7 +90,7 @@ class Kept(Generic[T]):
         return None if kept is None or isinstance(kept[0], AdminError) else kept[0]
 
     def value(self, oldest: float = 60.0) -> T:
-        """Returns the latest value, or waits for a new one after `oldest` seconds. Raises AdminError."""
+        """Returns the latest value; if it is older than `oldest` seconds, waits for a new one. Raises AdminError."""
         if self._is_older(oldest):
             with self._lock:
                 if self._is_older(oldest):  # else another thread has renewed it meanwhile

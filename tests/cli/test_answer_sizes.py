@@ -120,7 +120,7 @@ def test_each_node_has_a_share_that_others_cannot_use_up(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("head", [b"X: ", b"Transfer-Encoding: chunked\r\n\r\n1;", b"Content-Length: 100000\r\n\r\n"])
 def test_a_connection_that_drips_is_closed_at_the_timeout(head: bytes) -> None:
-    """Lets no page that is served for long collect them."""
+    """Closes it, as a page that is served for long would collect such connections."""
     gone = threading.Event()
 
     def drip(connection: socket.socket) -> None:

@@ -51,7 +51,7 @@ def test_table_shows_the_counts_of_the_daemon(busy: Daemon) -> None:
 
 
 def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists(busy: Daemon) -> None:
-    """Names the daemon twice."""
+    """Shows a daemon that is named twice once."""
     answer = document("stats", *at(busy, f"http://{address(busy)}/"))
     described = ok("stats", "--help")
     assert sorted(answer) == ["flows", "nodes", "time", "totals"]
