@@ -27,7 +27,7 @@ from msgspec.structs import force_setattr, replace
 from gnsqd.shared.errors import reason_of
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures
 from nsqadmin_cli.budget import TooLarge, present_allowance
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, NodeRefused, timed_out
+from nsqadmin_cli.http_client import Address, NodeClient, NodeError, NodeLacks, NodeRefused, timed_out
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Latency(_Lists, frozen=True, gc=False):
     percentiles: Rows[Percentile] = ()
 
 
-class ClientStats(Struct, frozen=True, gc=False):
+class ClientCounts(Struct, frozen=True, gc=False):
     """One connection, as a consumer of a channel or as a producer. The page's API has what is `hidden` in --json."""
 
     hidden: ClassVar = ("auth_identity_url", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol",
@@ -105,12 +105,11 @@ class ClientStats(Struct, frozen=True, gc=False):
 
     @property
     def full_name(self) -> str:
-        """Its name, and its address."""
         return self.name if self.name == self.remote_address else f"{self.name} ({self.remote_address})"
 
 
-class IdleAction(Struct, frozen=True, gc=False):
-    """What gnsqd will do in `left` ns to a channel that had no consumer for `time` ns."""
+class IdlePlan(Struct, frozen=True, gc=False):
+    """The `policy` that gnsqd carries out in `left` ns on a channel that had no consumer for `time` ns."""
 
     policy: str
     time: Count
@@ -139,9 +138,9 @@ class ChannelStats(_ChannelFigures, frozen=True, gc=False):
     hidden: ClassVar = ("finish_count", "idle")
 
     e2e_processing_latency: Latency = Latency()
-    clients: tuple[ClientStats, ...] | None = None  # None: not asked for, and in sums
+    clients: tuple[ClientCounts, ...] | None = None  # None: not asked for, and in sums
     finish_count: Count | None = None  # None: nsqd does not have it; in sums
-    idle: IdleAction | None = None  # None: nothing will be done; in sums
+    idle: IdlePlan | None = None  # None: nothing will be done; in sums
     oldest_message_age_seconds: Age | None = None  # None: no message is queued, or it is of nsqd
 
 
@@ -156,7 +155,7 @@ class TopicStats(_TopicFigures, frozen=True, gc=False):
 
 
 class ProcessStats(Struct, frozen=True, gc=False):
-    """What gnsqd reports of its process, and of the disk of its data: 0 bytes if it cannot query that."""
+    """The process of a gnsqd, and the disk of its data: 0 bytes if it cannot query that."""
 
     cpu_seconds: float  # since its start
     memory_bytes: Natural
@@ -174,8 +173,6 @@ Connection = tuple[str, str, str, int]  # topic, channel, remote address, time o
 
 
 class NodeStats(_Lists, frozen=True, gc=False):
-    """All statistics of one nsqd."""
-
     lists = ("topics",)
     hidden: ClassVar = ("moment", "process")
 
@@ -183,7 +180,7 @@ class NodeStats(_Lists, frozen=True, gc=False):
     health: str  # "OK" or "NOK - {error}"
     start_time: Count  # unix seconds
     topics: Rows[TopicStats]
-    producers: tuple[ClientStats, ...] | None = None  # None: not asked for
+    producers: tuple[ClientCounts, ...] | None = None  # None: not asked for
     moment: float = 0.0  # of the answer, by time.monotonic()
     process: ProcessStats | None = None  # None: nsqd does not report it
 
@@ -191,7 +188,7 @@ class NodeStats(_Lists, frozen=True, gc=False):
         """Returns each channel and the name of its topic."""
         return ((topic.topic_name, channel) for topic in self.topics for channel in topic.channels)
 
-    def connections(self) -> dict[Connection, ClientStats]:
+    def connections(self) -> dict[Connection, ClientCounts]:
         """Returns the consumers, by the identity of their connection."""
         return {
             (topic, channel.channel_name, client.remote_address, client.connect_ts): client
@@ -210,7 +207,7 @@ class Info(Struct, frozen=True, gc=False):
     version: str = ""
 
 
-class Producer(Struct, frozen=True, gc=False):
+class Listing(Struct, frozen=True, gc=False):
     """One nsqd as an nsqlookupd knows it; `topics` and `tombstones` are parallel, and empty in an answer of /lookup."""
 
     remote_address: str
@@ -243,11 +240,11 @@ class _Channels(Struct, frozen=True, gc=False):
 
 
 class _Producers(Struct, frozen=True, gc=False):
-    producers: tuple[Producer, ...]
+    producers: tuple[Listing, ...]
 
 
-class Holder(Struct, frozen=True, gc=False):
-    """A queue that is not empty; `channel` is "" for a topic's own, `remark` the reason if it is not consumed."""
+class NonemptyQueue(Struct, frozen=True, gc=False):
+    """A queue with messages; `channel` is "" for a topic's own, `remark` the reason if it is not consumed."""
 
     topic: str
     channel: str
@@ -265,10 +262,10 @@ class DrainState(Struct, frozen=True, gc=False):
     draining: bool
     remaining: Natural
     messages: Natural
-    holding: tuple[Holder, ...]
+    holding: tuple[NonemptyQueue, ...]
 
 
-def located(producers: Iterable[Producer]) -> Iterator[tuple[Address, Producer]]:
+def located(producers: Iterable[Listing]) -> Iterator[tuple[Address, Listing]]:
     """Returns the producers whose HTTP address is valid; Cluster.nsqds reports the others."""
     for producer in producers:
         with suppress(ValueError):
@@ -310,14 +307,14 @@ Query = Mapping[str, str] | None
 Reasons = Mapping[str, str | Exception] | None
 
 
-class Peer:
+class PeerAPI:
     """One daemon with an HTTP API; `program` is its name."""
 
     program = ""
     _elsewhere = ""  # a path that only daemons of the other kind have
     _mistake = ""  # what is wrong when this one has it
 
-    def __init__(self, address: Address, http: HTTPClient) -> None:
+    def __init__(self, address: Address, http: NodeClient) -> None:
         self.address = address
         self.timeout = http.timeout  # seconds for a whole answer
         self.slow = http.slow
@@ -334,7 +331,6 @@ class Peer:
     def request(
         self, method: str, path: str, body: bytes | None = None, *, query: Query = None, reasons: Reasons = None
     ) -> bytes:
-        """Returns the body of a 200 answer."""
         return self.read(method, path, body, query, reasons, b"".join)
 
     def read(
@@ -392,7 +388,7 @@ class Peer:
         return date - answered, date + 1 - asked  # the header has whole seconds
 
 
-class Nsqd(Peer):
+class Nsqd(PeerAPI):
     """One nsqd, ours or the real one."""
 
     program = "nsqd"
@@ -416,22 +412,22 @@ class Nsqd(Peer):
             raise NodeError(self.program, self.address, f"TCP port {port}: {reason}") from None
 
     def stats(self, *, topic: str = "", channel: str = "", clients: bool = False) -> NodeStats:
-        """Topics and channels, all or those of the given names (an empty name does not filter)."""
+        """Returns topics and channels, all or those of the given names (an empty name does not filter)."""
         query = {"format": "json", "include_clients": str(clients).lower(), "include_mem": "false"}
         query |= dict.fromkeys(("include_finished", "include_ages", "include_process"), "true")
         query |= {"topic": topic, "channel": channel}
         return self.ask("/stats", NodeStats, query)
 
     def daemon(self) -> str:
-        """`gnsqd` and its version, or `nsqd`, from the "built with" line of its text statistics."""
+        """Returns `gnsqd` and its version, or `nsqd`, from the "built with" line of its text statistics."""
         query = {"format": "text", "include_clients": "false", "include_mem": "false", "topic": "-"}
         first, _, _ = self.request("GET", "/stats", query=query).partition(b"\n")
         match = re.search(rb"\(built w/gnsqd-([0-9A-Za-z.]{1,20})-", first)
         return f"gnsqd {match[1].decode()}" if match else "nsqd"
 
     def dropped(self) -> dict[tuple[str, str], int]:
-        """The messages that each topic, with "" as channel, and each channel has dropped; none of the real nsqd, which
-        does not count them."""
+        """Returns the messages that each topic, with "" as channel, and each channel has dropped; none of the real
+        nsqd, which does not count them."""
         try:
             page = self.request("GET", "/metrics")
         except NodeRefused:
@@ -465,7 +461,7 @@ class Nsqd(Peer):
         return self.ask("/drain", DrainState, None, method, reasons=reasons)
 
 
-class Lookupd(Peer):
+class Lookupd(PeerAPI):
     program = "nsqlookupd"
     _elsewhere = "/stats?topic=-"
     _mistake = "it is an nsqd; name it with --nsqd-http-address"
@@ -474,16 +470,15 @@ class Lookupd(Peer):
         return self.ask("/topics", _Topics).topics
 
     def channels(self, topic: str) -> tuple[str, ...]:
-        """Returns the channels that it knows; none of an unknown topic."""
         return self.ask("/channels", _Channels, {"topic": topic}).channels
 
-    def lookup(self, topic: str) -> tuple[Producer, ...]:
-        """The nodes that consumers of a topic are sent to, without tombstoned ones. Code TOPIC_NOT_FOUND; gnsqd in
-        dev mode does not create the topic for it."""
+    def lookup(self, topic: str) -> tuple[Listing, ...]:
+        """Returns the nodes that consumers of a topic are sent to, without tombstoned ones. Code TOPIC_NOT_FOUND; gnsqd
+        in dev mode does not create the topic for it."""
         query = {"topic": topic, "create": "false"}
         return self.ask("/lookup", _Producers, query).producers
 
-    def nodes(self) -> tuple[Producer, ...]:
+    def nodes(self) -> tuple[Listing, ...]:
         """Returns all active nodes, also tombstoned ones."""
         return self.ask("/nodes", _Producers).producers
 

@@ -55,8 +55,7 @@ def read_pieces(path: str) -> Iterator[bytes]:
 
 
 def unpack(pieces: Iterable[bytes], path: str) -> Iterator[tuple[bytes, int]]:
-    """Yields `pieces`, decompressed if they begin like a gzip file, each with its size in bytes of the file; raises
-    InputError."""
+    """Yields `pieces`, unpacked if they begin like gzip, each with its size in bytes of the file; raises InputError."""
     unpacker = None
     for number, piece in enumerate(pieces):
         if number == 0 and piece.startswith(_GZIP):
@@ -220,8 +219,6 @@ class ArchiveWriter(AbstractContextManager["ArchiveWriter"]):
 
 
 class ArchivedLine(NamedTuple):
-    """A message of a file: its topic and body."""
-
     number: int
     topic: str
     body: bytes

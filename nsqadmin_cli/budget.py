@@ -15,8 +15,8 @@ class TooLarge(Exception):
     """The text is the reason of a NodeError."""
 
 
-class Budget:
-    """What all answers of one look may take together: the share of each peer, and the rest for all."""
+class LookBudget:
+    """The bytes that all answers of one look may take together: the share of each peer, and the rest for all."""
 
     def __init__(self, peers: int = 1) -> None:
         self.share = LARGEST_LOOK // 2 // max(1, peers)
@@ -32,9 +32,9 @@ class Budget:
 
 
 class Allowance:
-    """What one peer has answered in one look."""
+    """The bytes that one peer has answered in one look."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: LookBudget) -> None:
         self._budget = budget
         self._taken = self._borrowed = 0
 
@@ -58,4 +58,4 @@ ALLOWANCE: ContextVar[Allowance | None] = ContextVar("ALLOWANCE", default=None) 
 
 def present_allowance() -> Allowance:
     """Returns that of the peer that this thread asks; a new one if it is not limited by others."""
-    return ALLOWANCE.get() or Allowance(Budget())
+    return ALLOWANCE.get() or Allowance(LookBudget())

@@ -13,14 +13,14 @@ from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, TypeVar
 
-from nsqadmin_cli.api import Lookupd, Nsqd, Peer, Producer
-from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget
+from nsqadmin_cli.api import Listing, Lookupd, Nsqd, PeerAPI
+from nsqadmin_cli.budget import ALLOWANCE, Allowance, LookBudget
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError, NodeLacks, timed_out
+from nsqadmin_cli.http_client import Address, NodeClient, NodeError, NodeLacks, timed_out
 from nsqadmin_cli.table import Cell, Tone, failed
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Peer)
+P = TypeVar("P", bound=PeerAPI)
 
 # Shows the progress of waiting for that many answers; called with the number received so far.
 Waiting = Callable[[int], AbstractContextManager[Callable[[int], None]]]
@@ -35,14 +35,14 @@ _GRACE = 0.5  # seconds that the HTTP client has to report the time-out itself
 class Cluster:
     """Owns the HTTP client and the list of nodes."""
 
-    def __init__(self, nsqds: Iterable[Address], lookupds: Iterable[Address], http: HTTPClient) -> None:
-        """A node given twice is one node, or its counts would double."""
+    def __init__(self, nsqds: Iterable[Address], lookupds: Iterable[Address], http: NodeClient) -> None:
+        """Takes a node that is given twice as one, or its counts would double."""
         self.timeout = http.timeout  # seconds for each answer
         self.waiting: Waiting | None = None
         self.http = http
         self.lookupds = [Lookupd(address, self.http) for address in dict.fromkeys(lookupds)]
         self.lookupd_errors: list[NodeError] = []
-        self.listed: dict[Address, tuple[Producer, ...]] = {}  # what each nsqlookupd answered last
+        self.listed: dict[Address, tuple[Listing, ...]] = {}  # what each nsqlookupd answered last
         self._named = [Nsqd(address, self.http) for address in dict.fromkeys(nsqds)]
 
     def acting(self, authorization: str) -> "Cluster":
@@ -51,8 +51,8 @@ class Cluster:
         return Cluster(nsqds, lookupds, self.http.acting(authorization))
 
     def nsqds(self) -> list[Nsqd]:
-        """The nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call. One that
-        does not answer is added to `lookupd_errors`; AdminError if none answers and no node was given."""
+        """Returns the nodes given, then those listed by the nsqlookupds, by address; queries nsqlookupds at each call.
+        One that fails is added to `lookupd_errors`. Raises AdminError if none answers and no node was given."""
         nodes = {node.address: node for node in self._named}
         listed: dict[Address, Nsqd] = {}
         for lookupd, producers in self._ask_for_producers().items():
@@ -64,13 +64,13 @@ class Cluster:
         nodes |= {address: listed[address] for address in sorted(listed) if address not in nodes}
         return list(nodes.values())
 
-    def producers(self) -> list[Producer]:
-        """The nodes that the nsqlookupds list, each once, by address; queries them at each call, like `nsqds`."""
+    def producers(self) -> list[Listing]:
+        """Returns the nodes that the nsqlookupds list, each once, by address; queries them at each call."""
         producers = chain.from_iterable(self._ask_for_producers().values())
         nodes = {(producer.broadcast_address, producer.http_port): producer for producer in producers}
         return [nodes[key] for key in sorted(nodes)]
 
-    def _ask_for_producers(self) -> dict[Address, tuple[Producer, ...]]:
+    def _ask_for_producers(self) -> dict[Address, tuple[Listing, ...]]:
         if not self.lookupds:
             return {}
         answers = self.ask_lookupds(Lookupd.nodes)
@@ -81,7 +81,8 @@ class Cluster:
         return self.listed
 
     def ask(self, question: Callable[[Nsqd], T], nodes: Sequence[Nsqd] | None = None) -> Answers[T]:
-        """`question(node)` for all nodes at once: what it returned or the NodeError it raised, in their order."""
+        """Asks all nodes together, and returns what `question(node)` returned for each, or the NodeError that it
+        raised."""
         return ask_all(self.nsqds() if nodes is None else nodes, question, self.timeout, self.waiting)
 
     def ask_lookupds(self, question: Callable[[Lookupd], T]) -> Answers[T]:
@@ -93,14 +94,14 @@ def ask_all(
     question: Callable[[P], T],
     timeout: float,
     waiting: Waiting | None = None,
-    budget: Budget | None = None,
+    budget: LookBudget | None = None,
 ) -> Answers[T]:
-    """As `Cluster.ask`. A peer that takes more than `timeout` seconds counts as a NodeError. `budget` is for all
-    answers together, by default that of these peers."""
+    """Asks as `Cluster.ask` does. A peer that takes more than `timeout` seconds counts as a NodeError. `budget` is for
+    all answers together, by default that of these peers."""
     begun = time.monotonic()
     deadline = begun + timeout + _GRACE
     futures: dict[Address, Future[T]] = {peer.address: Future() for peer in peers}
-    budget = budget or Budget(len(futures))
+    budget = budget or LookBudget(len(futures))
     left = iter(peers)
 
     def serve() -> None:
@@ -154,7 +155,8 @@ def by_node(
     keys: Callable[[T], Mapping[str, object]] = lambda answer: {},
     failed: Mapping[str, object] = {},
 ) -> list[dict[str, Any]]:
-    """For --json: the address of each node, its error or null, and the `keys` of its answer, or these of `failed`."""
+    """Returns the address of each node, its error or null, and the `keys` of its answer, or these of `failed`, for
+    JSON."""
     return [
         {"address": str(address)}
         | ({"error": answer.reason, **failed} if isinstance(answer, NodeError) else {"error": None, **keys(answer)})
@@ -171,7 +173,6 @@ def rows_of(kind: Callable[..., T], answers: Answers[T]) -> list[T]:
 
 
 def result_of(error: NodeError) -> Cell:
-    """Returns the reason, as a row has it."""
     return Cell(f"{error.program} {error.reason}", Tone.FAINT) if isinstance(error, NodeLacks) else failed(error.reason)
 
 

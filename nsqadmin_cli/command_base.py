@@ -68,7 +68,7 @@ def argument(type: click.ParamType[Any] | None = None, **attributes: Any) -> Any
 
 
 class Combined(NamedTuple):
-    """As the default of a function's parameter: it is what `make` returns for the parsed values of these options."""
+    """The default of a parameter that gets what `make` returns for the parsed values of these options."""
 
     make: Callable[..., Any]
     options: Mapping[str, Any]  # by name, as which `make` gets the value; made by `option`

@@ -32,7 +32,7 @@ from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import Combined, Name, flag, option
 from nsqadmin_cli.errors import AdminError, NotFound
-from nsqadmin_cli.http_client import TLS, Address, NodeError, timed_out
+from nsqadmin_cli.http_client import Address, NodeError, TLSSettings, timed_out
 from nsqadmin_cli.message import MessageRow
 from nsqadmin_cli.output import Advance, Confirm, note, progress
 from nsqadmin_cli.ranges import LogConsumer, begin_option
@@ -61,7 +61,7 @@ class Subscription(Client):
     largest_frame = 64 * 1024 * 1024
     secret_option = "--auth-secret"
 
-    def __init__(self, node: Nsqd, topic: str, options: ConsumerOptions, *, timeout: float, tls: TLS) -> None:
+    def __init__(self, node: Nsqd, topic: str, options: ConsumerOptions, *, timeout: float, tls: TLSSettings) -> None:
         """Connects and subscribes within `timeout` seconds, on any thread; raises NodeError."""
         self.node = node
         self.topic = topic
@@ -74,7 +74,7 @@ class Subscription(Client):
         except OSError as error:
             self._lost(timed_out(timeout) if isinstance(error, TimeoutError) else reason(error))
         super().__init__(sock, str(node), timeout)
-        has_tls = node.address.tls or tls != TLS()
+        has_tls = node.address.tls or tls != TLSSettings()
         upgrade = Upgrade(tls.context, host, is_required=node.address.tls) if has_tls else None
         identity = {"user_agent": f"gnsqadmin/{VERSION}", "sample_rate": options.sample_rate}
         try:
@@ -121,8 +121,7 @@ class Subscription(Client):
 
 
 def wait_readable(selector: selectors.BaseSelector, timeout: float) -> Iterator[Subscription]:
-    """Yields the subscriptions of this selector that have something to take; waits at most `timeout` seconds
-    for the first."""
+    """Yields the subscriptions that have something to take; waits at most `timeout` seconds for the first."""
     subscriptions = [key.data for key in selector.get_map().values()]
     waiting = [subscription for subscription in subscriptions if subscription.has_messages]
     ready = [key.data for key, _ in selector.select(0 if waiting else timeout)]
@@ -158,7 +157,13 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                 near = suggestion(channel, known[topic])
                 raise NotFound(f"no node has the channel {channel} of {topic}; --create creates it{near}")
         if is_ephemeral(channel) and not yes:
-            self._confirm(values_of(stats).values())
+            waiting = Counter[str]()
+            for node in values_of(stats).values():
+                waiting.update({topic.topic_name: topic.depth for topic in node.topics if not topic.channels})
+            losses = [f"{plural(waiting[topic], 'message')} in {topic}" for topic in self._topics if waiting[topic]]
+            if losses:
+                lost = f"{' and '.join(losses)} would be lost with the temporary channel of this command"
+                Confirm(yes=False, dry_run=False).ask(f"{lost}: there is no other.", (), "Take them?", "")
         self._join(stats)
         if not self._subscriptions:
             raise AdminError("; ".join(map(str, self.errors.values())))
@@ -166,19 +171,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
             note(f"Warning: {error}; trying again")
         threading.Thread(target=self._find, name="find", daemon=True).start()
 
-    def _confirm(self, nodes: Iterable[NodeStats]) -> None:
-        """Asks if messages of topics without channels may be lost; raises AdminError if not."""
-        waiting = Counter[str]()
-        for node in nodes:
-            waiting.update({topic.topic_name: topic.depth for topic in node.topics if not topic.channels})
-        losses = [f"{plural(waiting[topic], 'message')} in {topic}" for topic in self._topics if waiting[topic]]
-        if not losses:
-            return
-        warning = f"{' and '.join(losses)} would be lost with the temporary channel of this command: there is no other."
-        Confirm(yes=False, dry_run=False).ask(warning, (), "Take them?", "")
-
     def _find(self) -> None:
-        """Finds new and returning nodes, repeatedly."""
         looked = time.monotonic()
         while not self._over.wait(_RETRY):
             if not self.errors and time.monotonic() < looked + _DISCOVERY:
@@ -250,7 +243,6 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                         yield address, channel
 
     def waiting(self) -> int:
-        """Returns the number of messages that can be delivered."""
         return sum(share.depth for _, share in self._shares(self._cluster.ask(self._node_stats)))
 
     def is_over(self, idle: float, kept: int) -> bool:
@@ -279,7 +271,6 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
         return True
 
     def __exit__(self, *error: object) -> None:
-        """Requeues unfinished messages."""
         self._over.set()
         closing = list(self._subscriptions.values())
         with ThreadPoolExecutor(max(1, len(closing))) as pool:

@@ -29,7 +29,7 @@ from gnsqd.shared.config_file import read_config_file
 from gnsqd.shared.errors import reason_of
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.errors import AdminError, NotFound
-from nsqadmin_cli.http_client import TLS, Address, HTTPClient
+from nsqadmin_cli.http_client import Address, NodeClient, TLSSettings
 from nsqadmin_cli.units import printable
 
 
@@ -186,10 +186,10 @@ def make_cluster(context: ClusterContext, name: str = "") -> Cluster:
         raise AdminError(f"context {name}: {error}") from None
     if not nsqds and not lookupds:
         nsqds = [Address.parse(DEFAULT_ADDRESS)]
-    tls = TLS(context.tls_ca, context.tls_cert, context.tls_key, context.tls_insecure)
+    tls = TLSSettings(context.tls_ca, context.tls_cert, context.tls_key, context.tls_insecure)
     timeout = context.timeout or DEFAULT_TIMEOUT
     patience = timeout if context.timeout or (len(nsqds) == 1 and not lookupds) else PATIENCE
-    return Cluster(nsqds, lookupds, HTTPClient(timeout, tls, context.token_file, nsqds, patience))
+    return Cluster(nsqds, lookupds, NodeClient(timeout, tls, context.token_file, nsqds, patience))
 
 
 def settings_of(ctx: click.Context, values: Mapping[str, Any]) -> ClusterSettings:
@@ -207,7 +207,7 @@ def settings_of(ctx: click.Context, values: Mapping[str, Any]) -> ClusterSetting
     return ClusterSettings(options, variables, name, by_option and bool(name))
 
 
-class Commands:
+class CommandLines:
     """Formats gnsqadmin commands for the current cluster."""
 
     def __init__(self, settings: ClusterSettings) -> None:

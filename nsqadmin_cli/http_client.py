@@ -55,7 +55,13 @@ class Address:
     def parse(cls, text: str) -> "Address":
         """Parses one of the usual forms; ValueError with a readable text."""
         if text.startswith("/") or text.lower().startswith("unix:"):
-            return cls("", 0, path=_socket_path(text))
+            path = text if text.startswith("/") else text.partition(":")[2]
+            path = path[2:] if path.startswith("//") else path  # unix:///run/nsqd.sock
+            if not path.startswith("/") or "\0" in path:
+                raise ValueError(f"{text!r}: a unix socket needs an absolute path, as in unix:/run/nsqd.sock")
+            if len(path.encode("utf-8", "surrogateescape")) > 107:
+                raise ValueError(f"{text!r}: the path of a unix socket has at most 107 bytes")
+            return cls("", 0, path=path)
         scheme, slashes, rest = text.partition("://")
         if slashes and scheme.lower() not in ("http", "https"):
             raise ValueError(f"{text!r}: {_FORMS}")
@@ -71,17 +77,6 @@ class Address:
         except (ipaddress.AddressValueError, UnicodeError):
             raise ValueError(f"{text!r}: {ipv6 or name!r} is not a valid host") from None
         return cls(host, int(port), tls=scheme.lower() == "https" and bool(slashes))
-
-
-def _socket_path(text: str) -> str:
-    path = text.partition(":")[2] if text.lower().startswith("unix:") else text
-    if path.startswith("//"):  # unix:///run/nsqd.sock
-        path = path[2:]
-    if not path.startswith("/") or "\0" in path:
-        raise ValueError(f"{text!r}: a unix socket needs an absolute path, as in unix:/run/nsqd.sock")
-    if len(path.encode("utf-8", "surrogateescape")) > 107:
-        raise ValueError(f"{text!r}: the path of a unix socket has at most 107 bytes")
-    return path
 
 
 _LONG = ("/channel/rewind", "/topic/messages")  # paths whose answers begin when a log was read, or has grown
@@ -118,7 +113,7 @@ class NodeRefused(NodeError):
     def __init__(
         self, program: str, address: Address, status: int, document: Mapping[str, Any], explanation: str, advice: str
     ) -> None:
-        """`explanation` is shown if there is no code."""
+        """Shows `explanation` if there is no code."""
         self.status = status
         self.document = document
         self.code = str(document.get("message", ""))
@@ -129,8 +124,8 @@ class NodeRefused(NodeError):
 
 
 @dataclass(frozen=True, slots=True)
-class TLS:
-    """TLS settings; each string is the path of a PEM file or empty. Without `ca`, the system's authorities are used."""
+class TLSSettings:
+    """The paths of PEM files, or empty. Without `ca`, the system's authorities are used."""
 
     ca: str = ""
     cert: str = ""
@@ -138,14 +133,13 @@ class TLS:
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """Raises AdminError."""
         try:
             return tls_context(self.ca, self.cert, self.key, not self.insecure)
         except OSError as error:
             raise AdminError(str(error)) from None
 
 
-class HTTPClient:
+class NodeClient:
     """Owns the connections to all nodes and keeps them for the next request. Threads may share it.
 
     A node that hangs must not delay what is read from the others, so an answer to GET has to begin early. What changes
@@ -157,18 +151,18 @@ class HTTPClient:
     def __init__(
         self,
         timeout: float,
-        tls: TLS | None = None,
+        tls: TLSSettings | None = None,
         token_file: str = "",
         named: Iterable[Address] = (),
         patience: float = inf,
     ) -> None:
-        """`timeout`: seconds for a whole answer, with a retry over TLS; `patience`: until one to GET begins. The token
-        is sent to the nodes `named` only: anybody may register with an nsqlookupd. AdminError if the token file cannot
-        be used."""
+        """Limits a whole answer, with a retry over TLS, to `timeout` seconds, and the time until one to GET begins to
+        `patience`. The token is sent to the nodes `named` only: anybody may register with an nsqlookupd. Raises
+        AdminError if the token file cannot be used."""
         self.timeout = timeout
         self.patience = min(patience, timeout)
         self.slow: set[Address] = set()  # nodes that did not answer in time
-        self.tls = tls or TLS()
+        self.tls = tls or TLSSettings()
         self._headers = {"User-Agent": f"gnsqadmin/{VERSION}"}
         self._token_file = token_file
         self._authorization = f"Bearer {read_token(token_file)}" if token_file else ""
@@ -182,10 +176,10 @@ class HTTPClient:
     @cached_property
     def _context(self) -> ssl.SSLContext:
         context = self.tls.context()
-        context.sslsocket_class = _TLSSocket
+        context.sslsocket_class = _TimedTLSSocket
         return context
 
-    def acting(self, authorization: str) -> "HTTPClient":
+    def acting(self, authorization: str) -> "NodeClient":
         """Returns the same client with this header in place of the token; it shares the connections."""
         client = copy(self)
         client._token_file, client._authorization = "", authorization
@@ -206,9 +200,9 @@ class HTTPClient:
         program: str = "nsqd",
         read: Callable[[Iterator[bytes]], Any] = b"".join,
     ) -> tuple[Mapping[str, str], Any]:
-        """Headers of a 200 answer, and what `read` makes of its parts. Raises NodeRefused for other answers,
-        NodeError for all other failures. A node that requires HTTPS and reports its port is queried there, as by NSQ's
-        own tools."""
+        """Returns the headers of a 200 answer, and what `read` makes of its parts. Raises NodeRefused for other
+        answers, NodeError for all other failures. A node that requires HTTPS and reports its port is queried there, as
+        by NSQ's own tools."""
         asked = self._moved.get(address) or self._reached.get(address, address)
         authorization = self._authorization if program == "nsqd" and address in self._named else ""
         headers = self._headers | ({"Authorization": authorization} if authorization else {})
@@ -220,7 +214,9 @@ class HTTPClient:
             raise self._failure(program, asked, error, patience) from None
         try:
             parts = self._parts(program, asked, response, whole)
-            answer = read(parts) if response.status == 200 else _beginning(parts)
+            answer = read(parts) if response.status == 200 else b""
+            while response.status != 200 and len(answer) <= _LARGEST_REFUSAL and (part := next(parts, b"")):
+                answer += part
         except TooLarge as error:
             response.close()
             raise NodeError(program, asked, str(error)) from None
@@ -286,7 +282,7 @@ class HTTPClient:
         pool = HTTPConnectionPool(host, address.port, **kept)
         if address.tls:
             pool = HTTPSConnectionPool(host, address.port, ssl_context=self._context, **kept)
-        pool.ConnectionCls = _TLSConnection if address.tls else _Connection
+        pool.ConnectionCls = _TLSConnection if address.tls else _PlainConnection
         if len(self._pools) >= _MOST_POOLS:
             self._pools.clear()
             self._moved.clear()
@@ -296,13 +292,6 @@ class HTTPClient:
 
 
 _FAILURES = (HTTPError, http.client.HTTPException, OSError, ValueError)
-
-
-def _beginning(parts: Iterator[bytes]) -> bytes:
-    body = b""
-    while len(body) <= _LARGEST_REFUSAL and (part := next(parts, b"")):
-        body += part
-    return body
 
 
 def read_token(path: str) -> str:
@@ -319,11 +308,10 @@ def read_token(path: str) -> str:
 
 
 def timed_out(timeout: float) -> str:
-    """Returns the reason of a NodeError for a timeout."""
     return f"no complete answer within {timeout:g} s"
 
 
-class _Socket(socket.socket):
+class _TimedSocket(socket.socket):
     """A socket whose timeout is the time for all that is received, from when it is set."""
 
     _until = float("inf")
@@ -343,7 +331,7 @@ class _Socket(socket.socket):
         return super().recv_into(*args)
 
 
-class _TLSSocket(_Socket, ssl.SSLSocket):
+class _TimedTLSSocket(_TimedSocket, ssl.SSLSocket):
     pass
 
 
@@ -362,7 +350,7 @@ class _Connected:
         super().request(*args, **more)  # type: ignore[misc]
 
     def getresponse(self) -> Any:
-        """An answer begins within the timeout for connecting, and is complete within that for reading."""
+        """Waits for an answer to begin within the timeout for connecting, and limits all of it to that for reading."""
         sock, whole = self.sock, self.timeout or inf
         self.timeout = self._patience
         response = super().getresponse()  # type: ignore[misc]
@@ -376,15 +364,15 @@ class _Connected:
             raise HTTPError(str(error)) from error
 
     def _connect(self) -> socket.socket:
-        """Returns a connection to the first of the host's addresses that accepts it, or to the unix socket."""
+        """Connects to the first of the host's addresses that accepts it, or to the unix socket."""
         address = self._address
         if not address.path:
             connected = socket.create_connection((address.host, address.port), self.timeout)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock = _Socket(fileno=connected.detach())
+            sock = _TimedSocket(fileno=connected.detach())
             sock.settimeout(self.timeout)
             return sock
-        sock = _Socket(socket.AF_UNIX)
+        sock = _TimedSocket(socket.AF_UNIX)
         try:
             sock.settimeout(self.timeout)
             sock.connect(address.path)
@@ -394,7 +382,7 @@ class _Connected:
         return sock
 
 
-class _Connection(_Connected, HTTPConnection):
+class _PlainConnection(_Connected, HTTPConnection):
     pass
 
 

@@ -82,7 +82,7 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:"\s]+')
 
 
 def pretty_lines(text: str) -> list[str]:
-    """A JSON object or list with an indented line for each value, which is not changed; any other text as it is."""
+    """Returns an indented line for each value of a JSON object or list, unchanged; any other text as it is."""
     try:
         if len(text) > _MOST_PRETTY or not isinstance(json.loads(text), dict | list):
             return [text]
@@ -117,7 +117,7 @@ _MOST_PRETTY = 32768  # characters of a body
 
 
 def message_blocks(message: MessageRow, facts: Sequence[Part], *, as_hex: bool = False) -> Iterator[Block]:
-    """A line with the time of publishing, with the day unless that is today, `facts` and metadata; the body below."""
+    """Yields a line with the time of publishing, its day unless that is today, `facts` and metadata; the body below."""
     day, _, time_of_day = (published := clock(message.timestamp)).partition(" ")
     parts: list[Part] = [(time_of_day if day == time.strftime("%Y-%m-%d") else published, Tone.FAINT), *facts]
     parts += [(message.id_text, Tone.FAINT), (units.size(len(message.body)), Tone.FAINT)]
@@ -187,7 +187,7 @@ class PeekedQueue(NamedTuple):
 
 
 def peek_at(node: Nsqd, topic: str, channel: str, count: int) -> PeekedQueue | None:
-    """The queued messages of a channel, or, if that is "", of the topic. None if it does not exist; NodeError."""
+    """Returns queued messages of a channel, or, for "", of the topic; None if it does not exist. Raises NodeError."""
     query = {"topic": topic, "limit": str(count)} | ({"channel": channel} if channel else {})
     try:
         queue = node.ask("/channel/peek" if channel else "/topic/peek", _PeekedMessages, query)

@@ -49,7 +49,7 @@ DOCUMENT = """
 """
 
 
-class Result(enum.StrEnum):
+class TargetState(enum.StrEnum):
     """State of an operation at one nsqd or nsqlookupd. Of the nodes of a match, the last of these is shown."""
 
     ABSENT = "absent"  # the topic or channel does not exist
@@ -60,17 +60,17 @@ class Result(enum.StrEnum):
 
 
 @dataclass(slots=True)
-class Outcome:
+class TargetOutcome:
     """One target of an operation; `share` is the topic or channel on the node shortly before."""
 
     peer: Nsqd | Lookupd
-    result: Result
+    result: TargetState
     error: NodeError | None = None
     share: TopicStats | ChannelStats | None = None
 
     @property
     def is_affected(self) -> bool:
-        return self.result in (Result.PLANNED, Result.DONE)
+        return self.result in (TargetState.PLANNED, TargetState.DONE)
 
 
 @dataclass(slots=True)
@@ -104,8 +104,8 @@ class Operation:
     with_channels: bool = False
     lookupd_only: bool = False
     hidden: str = ""
-    nodes: Sequence[Outcome] = ()
-    lookupds: Sequence[Outcome] = ()
+    nodes: Sequence[TargetOutcome] = ()
+    lookupds: Sequence[TargetOutcome] = ()
 
     def __str__(self) -> str:
         """Returns its object, as in "no node has ..."."""
@@ -123,33 +123,33 @@ class Operation:
             answers = cluster.ask(partial(Nsqd.stats, topic=self.topic, channel=channel), nodes)
         self.nodes = [self._at_node(node, answers[node.address]) for node in nodes]
         if self.hidden:
-            self.lookupds = [Outcome(lookupd, Result.PLANNED) for lookupd in cluster.lookupds]
+            self.lookupds = [TargetOutcome(lookupd, TargetState.PLANNED) for lookupd in cluster.lookupds]
         elif self.action in ("create", "delete"):
             listed = cluster.ask_lookupds(
                 lambda peer: self.channel in peer.channels(self.topic) if self.channel else self.topic in peer.topics()
             )
             self.lookupds = [self._at_lookupd(lookupd, listed[lookupd.address]) for lookupd in cluster.lookupds]
 
-    def _at_node(self, node: Nsqd, answer: NodeStats | NodeError) -> Outcome:
+    def _at_node(self, node: Nsqd, answer: NodeStats | NodeError) -> TargetOutcome:
         if isinstance(answer, NodeError):
-            return Outcome(node, Result.FAILED, answer)
+            return TargetOutcome(node, TargetState.FAILED, answer)
         rows = by_key(answer)
         if (share := rows.get((self.topic, self.channel))) is not None:
             is_so = self.action in ("create", "pause" if share.paused else "unpause")
-            return Outcome(node, Result.ALREADY if is_so else Result.PLANNED, share=share)
+            return TargetOutcome(node, TargetState.ALREADY if is_so else TargetState.PLANNED, share=share)
         is_possible = self.action == "create" and (not self.channel or (self.topic, "") in rows)
-        return Outcome(node, Result.PLANNED if is_possible else Result.ABSENT)
+        return TargetOutcome(node, TargetState.PLANNED if is_possible else TargetState.ABSENT)
 
-    def _at_lookupd(self, lookupd: Lookupd, is_listed: bool | NodeError) -> Outcome:
+    def _at_lookupd(self, lookupd: Lookupd, is_listed: bool | NodeError) -> TargetOutcome:
         if isinstance(is_listed, NodeError):
-            return Outcome(lookupd, Result.FAILED, is_listed)
+            return TargetOutcome(lookupd, TargetState.FAILED, is_listed)
         if is_listed == (self.action == "delete"):
-            return Outcome(lookupd, Result.PLANNED)
-        return Outcome(lookupd, Result.ALREADY if is_listed else Result.ABSENT)
+            return TargetOutcome(lookupd, TargetState.PLANNED)
+        return TargetOutcome(lookupd, TargetState.ALREADY if is_listed else TargetState.ABSENT)
 
-    def losses_of(self, outcome: Outcome) -> dict[str, int]:
-        """Returns what is lost on a node if the operation was or will be done there, else nothing. The names are those
-        of Totals. A topic that is emptied keeps what its channels have, a channel that is emptied its clients."""
+    def losses_of(self, outcome: TargetOutcome) -> dict[str, int]:
+        """Returns what is lost on a node if the operation was or will be done there, else nothing. The names are
+        those of Totals. An emptied topic keeps what its channels have, an emptied channel its clients."""
         share = outcome.share
         if not (self.is_destructive and outcome.is_affected and share is not None):
             return {}
@@ -163,7 +163,6 @@ class Operation:
         return lost | {name: sum(getattr(channel, name) for channel in channels) for name in names}
 
     def losses(self) -> Counter[str]:
-        """Returns the sums over all nodes."""
         lost: Counter[str] = Counter()
         for outcome in self.nodes:
             lost.update(self.losses_of(outcome))
@@ -186,19 +185,18 @@ class Operation:
         return f"{_DOING[self.action].capitalize()} {self} {where} loses {lost_messages}{clients}."
 
     def do(self, cluster: Cluster) -> None:
-        """Does what is planned, and records the results in the outcomes."""
         waiting = cluster.waiting and (lambda count: progress(f"{_DOING[self.action]} {self}", count, "nodes"))
         for outcomes in (self.lookupds, self.nodes):
-            planned = [outcome for outcome in outcomes if outcome.result is Result.PLANNED]
+            planned = [outcome for outcome in outcomes if outcome.result is TargetState.PLANNED]
             answers = ask_all([outcome.peer for outcome in planned], self._act, cluster.timeout, waiting)
             for outcome in planned:
                 answer = answers[outcome.peer.address]
                 if not isinstance(answer, NodeError):
-                    outcome.result = Result.DONE
+                    outcome.result = TargetState.DONE
                 elif isinstance(answer, NodeRefused) and answer.code in _ABSENT:
-                    outcome.result = Result.ABSENT  # somebody else was faster
+                    outcome.result = TargetState.ABSENT  # somebody else was faster
                 else:
-                    outcome.result, outcome.error = Result.FAILED, answer
+                    outcome.result, outcome.error = TargetState.FAILED, answer
                     if answer.reason == timed_out(cluster.timeout):  # a daemon completes it even if its client has gone
                         reason = f"{answer.reason}; it may still have been done"
                         outcome.error = NodeError(answer.program, answer.address, reason)
@@ -234,7 +232,7 @@ class Operation:
     def document(self, dry_run: bool) -> dict[str, Any]:
         """Returns what DOCUMENT describes, without a pattern."""
 
-        def described(outcome: Outcome) -> dict[str, Any]:
+        def described(outcome: TargetOutcome) -> dict[str, Any]:
             reason = outcome.error.reason if outcome.error else None
             return {"address": str(outcome.peer), "result": outcome.result, "error": reason}
 
@@ -247,11 +245,11 @@ class Operation:
     def _blocks(self) -> list[Block]:
         """Returns it as text: nodes without the topic are only counted, if others have it."""
 
-        def grid(outcomes: Sequence[Outcome], *program: str) -> Grid:
+        def grid(outcomes: Sequence[TargetOutcome], *program: str) -> Grid:
             return Grid([[Cell(str(each.peer), Tone.NODE), *program, self.cell(each)] for each in outcomes])
 
-        there = [outcome for outcome in self.nodes if outcome.result is not Result.ABSENT]
-        listed = [outcome for outcome in self.lookupds if outcome.result is not Result.ABSENT]
+        there = [outcome for outcome in self.nodes if outcome.result is not TargetState.ABSENT]
+        listed = [outcome for outcome in self.lookupds if outcome.result is not TargetState.ABSENT]
         blocks: list[Block] = []
         if not self.is_destructive:
             blocks.append(grid(there))
@@ -265,8 +263,7 @@ class Operation:
             blocks.append(Line.of(f"{others} {'does' if absent == 1 else 'do'} not have {what}", Tone.FAINT))
         return blocks
 
-    def _table(self, outcomes: Sequence[Outcome], without: Sequence[str] = ()) -> Table:
-        """Returns one row for each target: what is lost there, and the result."""
+    def _table(self, outcomes: Sequence[TargetOutcome], without: Sequence[str] = ()) -> Table:
         rows = [
             OutcomeRow(str(each.peer), each.peer.program, result=self.cell(each), **self.losses_of(each))
             for each in outcomes
@@ -276,23 +273,21 @@ class Operation:
         total = OutcomeRow(Cell(plural(done, "node"), Tone.STRONG), **lost) if done > 1 and lost else None
         return table_of(OutcomeRow, rows, without=[*without, *([] if has_depth else ["depth"])], total=total)
 
-    def cell(self, outcome: Outcome) -> Cell:
-        """Returns the result at one target."""
+    def cell(self, outcome: TargetOutcome) -> Cell:
         if outcome.error is not None:
             return failed(outcome.error.reason)
         done = "hidden" if self.hidden and isinstance(outcome.peer, Lookupd) else _DONE[self.action]
         match outcome.result:
-            case Result.DONE:
+            case TargetState.DONE:
                 return Cell(done, Tone.GOOD)
-            case Result.ALREADY:
+            case TargetState.ALREADY:
                 return Cell(_ALREADY[self.action], Tone.FAINT)
-            case Result.ABSENT:
+            case TargetState.ABSENT:
                 return Cell("not there", Tone.FAINT)
         return Cell(f"to be {done}", Tone.NOTE)
 
 
 def is_listed(cluster: Cluster, topic: str) -> bool:
-    """Returns whether an nsqlookupd lists the topic."""
     return any(topic in topics for topics in values_of(cluster.ask_lookupds(Lookupd.topics)).values())
 
 
@@ -324,8 +319,8 @@ def operate(cluster: Cluster, operation: Operation) -> Change:
         return _operate_on_matches(cluster, operation)
     is_new, channel = operation.action == "create", operation.channel
     operation.plan(cluster, [] if operation.lookupd_only else cluster.nsqds())
-    is_there = any(outcome.result in (Result.PLANNED, Result.ALREADY) for outcome in operation.nodes)
-    is_planned = any(outcome.result is Result.PLANNED for outcome in operation.lookupds)
+    is_there = any(outcome.result in (TargetState.PLANNED, TargetState.ALREADY) for outcome in operation.nodes)
+    is_planned = any(outcome.result is TargetState.PLANNED for outcome in operation.lookupds)
     # What is planned there may be a topic or channel that they alone remember, or a topic for nodes that will come.
     is_known = is_there or operation.lookupd_only or (is_planned and (operation.action == "delete" or not channel))
     if not (is_known or (is_new and channel and is_listed(cluster, operation.topic))):
@@ -372,8 +367,8 @@ def _match_table(matches: Sequence[Operation]) -> Table:
     rows = []
     for match in matches:
         errors = [outcome for outcome in match.nodes if outcome.error]
-        there = [outcome for outcome in match.nodes if not (outcome.error or outcome.result is Result.ABSENT)]
-        worst = max(there or errors or match.nodes, key=lambda outcome: [*Result].index(outcome.result))
+        there = [outcome for outcome in match.nodes if not (outcome.error or outcome.result is TargetState.ABSENT)]
+        worst = max(there or errors or match.nodes, key=lambda outcome: [*TargetState].index(outcome.result))
         result = match.cell(worst)
         if there and errors:
             result = Cell(f"{result.value}, {plural(len(errors), 'node')} failed", Tone.BAD)
@@ -384,7 +379,7 @@ def _match_table(matches: Sequence[Operation]) -> Table:
     return table_of(OutcomeRow, rows, without=without)
 
 
-class Row(NamedTuple):
+class OperationCommand(NamedTuple):
     """A command that performs an operation: its help below the summary, its examples, and options of its own."""
 
     text: str
@@ -395,8 +390,8 @@ class Row(NamedTuple):
 _AT_LOOKUPDS = flag(
     "Create it only at nsqlookupds, as nsqadmin does with topics. Nodes create the topic or channel at its first use."
 )
-ROWS: dict[tuple[str, Action], Row] = {
-    ("topic", "create"): Row(
+ROWS: dict[tuple[str, Action], OperationCommand] = {
+    ("topic", "create"): OperationCommand(
         "Publishing creates a topic automatically. Create it explicitly to add channels or pause it before the first "
         "message.",
         """
@@ -406,13 +401,13 @@ ROWS: dict[tuple[str, Action], Row] = {
         """,
         {"lookupd_only": _AT_LOOKUPDS},
     ),
-    ("topic", "pause"): Row(
+    ("topic", "pause"): OperationCommand(
         "Publishers are not affected: messages are queued in the topic. Channels continue with the messages they have. "
         "The topic stays paused across restarts.",
         "gnsqadmin topic pause orders\ngnsqadmin topic pause 'orders*'",
     ),
-    ("topic", "unpause"): Row("", "gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json"),
-    ("topic", "empty"): Row(
+    ("topic", "unpause"): OperationCommand("", "gnsqadmin topic unpause orders\ngnsqadmin topic unpause orders --json"),
+    ("topic", "empty"): OperationCommand(
         "A topic has such messages if it is paused or has no channel. Its channels keep their messages; see also "
         "gnsqadmin channel empty.",
         """
@@ -422,7 +417,7 @@ ROWS: dict[tuple[str, Action], Row] = {
         """,
         {"with_channels": flag("Also empty all its channels.")},
     ),
-    ("topic", "delete"): Row(
+    ("topic", "delete"): OperationCommand(
         "It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. Publishers, and consumers "
         "that reconnect, create the topic again: stop them first. To delete it on one node only, see gnsqadmin topic "
         "tombstone.",
@@ -432,7 +427,7 @@ ROWS: dict[tuple[str, Action], Row] = {
         gnsqadmin topic delete orders --yes --nsqd-http-address a.example:4151
         """,
     ),
-    ("channel", "create"): Row(
+    ("channel", "create"): OperationCommand(
         "From then on, the channel queues what is published, even without consumers. Nodes that create the topic later "
         "get the channel from nsqlookupd.",
         """
@@ -442,15 +437,15 @@ ROWS: dict[tuple[str, Action], Row] = {
         """,
         {"lookupd_only": _AT_LOOKUPDS},
     ),
-    ("channel", "pause"): Row(
+    ("channel", "pause"): OperationCommand(
         "New messages are queued, consumers stay connected, and messages in flight can be finished. The channel stays "
         "paused across restarts.",
         "gnsqadmin channel pause orders billing\ngnsqadmin channel pause 'orders/*'",
     ),
-    ("channel", "unpause"): Row(
+    ("channel", "unpause"): OperationCommand(
         "", "gnsqadmin channel unpause orders billing\ngnsqadmin channel unpause orders billing --json"
     ),
-    ("channel", "empty"): Row(
+    ("channel", "empty"): OperationCommand(
         "This includes messages in flight and deferred messages. Other channels keep their messages. Consumers stay "
         "connected, but cannot finish their messages in flight.",
         """
@@ -459,7 +454,7 @@ ROWS: dict[tuple[str, Action], Row] = {
         gnsqadmin channel empty orders billing --yes --nsqd-http-address a.example:4151
         """,
     ),
-    ("channel", "delete"): Row(
+    ("channel", "delete"): OperationCommand(
         "It is deleted on all nodes and nsqlookupds, and its consumers are disconnected. A consumer that reconnects "
         "creates the channel again: stop the consumers first.",
         """
@@ -478,7 +473,7 @@ def commands_of(kind: str) -> list[ChangeCommand]:
     return [_command(*key, row) for key, row in ROWS.items() if key[0] == kind]
 
 
-def _command(kind: str, action: Action, row: Row) -> ChangeCommand:
+def _command(kind: str, action: Action, row: OperationCommand) -> ChangeCommand:
     def operation(cluster: Cluster, topic: str, channel: str | None = "", **options: Any) -> Change:
         if "/" in topic or channel is None:
             topic, slash, second = topic.partition("/")

@@ -36,8 +36,6 @@ def _made(value: Made[T]) -> T:
 
 
 class Output:
-    """The output options of this command."""
-
     def __init__(self, output_format: str, as_json: bool) -> None:
         self.format = OutputFormat.JSON if as_json else OutputFormat(output_format)
         self._headed: list[str] = []  # of the CSV that was printed so far

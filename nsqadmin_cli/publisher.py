@@ -19,7 +19,7 @@ from nsqadmin_cli.cluster import ask_all
 from nsqadmin_cli.command_base import option
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError, NodeRefused
-from nsqadmin_cli.output import Output, note
+from nsqadmin_cli.output import note
 from nsqadmin_cli.table import Form, Line, Table, column, described, table_of
 from nsqadmin_cli.units import plural
 
@@ -45,7 +45,7 @@ class TopicCount:
     messages: int = column("messages", form=Form.COUNT, help="published to it; with --dry-run: to publish")
 
 
-class Publisher:
+class Sender:
     """Publishes to `nodes`, at most `rate` messages per second; if all fail, retries for `patience` seconds. With None
     as nodes it is dry: it only counts."""
 
@@ -81,7 +81,6 @@ class Publisher:
             yield from self._send(topic, batch, defer_ms)
 
     def _send(self, topic: str, batch: list[bytes], defer_ms: int) -> Iterator[int]:
-        """Does what `publish` does, for the messages of one request."""
         try:
             if not self.is_dry:
                 self._send_somewhere(topic, batch, defer_ms)
@@ -141,7 +140,7 @@ def _batches(bodies: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
         yield batch
 
 
-# The document of `show_published`, for the help of commands.
+# The document of `shown_published`, for the help of commands.
 PUBLISHED = """
         topic    destination
         messages, bytes, seconds
@@ -158,15 +157,15 @@ rate_option = option(
 )
 
 
-def show_published(output: Output, publisher: Publisher, topic: str, source: Mapping[str, object] = {}) -> None:
-    """Shows the messages published per node; `source` is added to the document."""
+def shown_published(publisher: Sender, topic: str, source: Mapping[str, object] = {}) -> Shown:
+    """Returns the messages published per node; `source` is added to the document."""
     nodes, total, size = publisher.counts(), publisher.total, publisher.bytes
     seconds = time.monotonic() - publisher.started
     document = {"topic": topic, "messages": total, "bytes": size, "seconds": round(seconds, 3), "nodes": nodes}
     table = table_of(NodeCount, nodes)
     where = f" at {nodes[0].address}" if len(nodes) == 1 else ""
     summary = _summary("Published", total, size, f" to {topic}{where}" if total else "", seconds)
-    output.show({**document, **source}, [Line.of(summary), *([table] if len(nodes) > 1 else [])], table)
+    return Shown({**document, **source}, [Line.of(summary), *([table] if len(nodes) > 1 else [])], table)
 
 
 # The document of `shown_by_topic`.
@@ -177,7 +176,7 @@ BY_TOPIC = (
 )
 
 
-def shown_by_topic(publisher: Publisher, more: Mapping[str, object] = {}, detail: Table | None = None) -> Shown:
+def shown_by_topic(publisher: Sender, more: Mapping[str, object] = {}, detail: Table | None = None) -> Shown:
     """Returns the messages published to several topics, with `more` in the document, and `detail` before them."""
     rows = [TopicCount(name, number) for name, number in sorted(publisher.topics.items())]
     total, size, seconds = publisher.total, publisher.bytes, time.monotonic() - publisher.started

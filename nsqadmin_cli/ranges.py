@@ -66,8 +66,6 @@ class _Range(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class RangeRow:
-    """The log of a topic on one node."""
-
     address: str = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
     epoch: str | None = column("epoch", keep=4, help="random name of this log")
     first: Any = column("first", keep=ALWAYS, help="number of the first message")
@@ -199,7 +197,6 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
         return dict(enumerate([*self._errors, *filter(None, failures)]))
 
     def waiting(self) -> int:
-        """Returns the number of messages up to the end."""
         return sum((reader.end or 0) - reader.number for reader in self._readers.values())
 
     def start(self, **_: bool) -> None:
@@ -217,7 +214,6 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
         return []
 
     def is_over(self, *_: float) -> bool:
-        """Returns True if there are no more messages."""
         return not any(thread.is_alive() for thread in self._threads) and self._batches.empty()
 
     def finish(self, messages: Sequence[MessageRow]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from gnsqd.shared.statistics import ChannelFigures, TopicFigures, counts_of
-from nsqadmin_cli.api import ChannelStats, ClientStats, Latency, NodeStats, Nsqd, Percentile, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientCounts, Latency, NodeStats, Nsqd, Percentile, TopicStats
 from nsqadmin_cli.change import Shown, ending
 from nsqadmin_cli.cluster import Answers, Cluster, by_node, errors_of, failures_of, rows_of, values_of
 from nsqadmin_cli.errors import AdminError
@@ -78,14 +78,13 @@ def _sums(rows: Sequence[TopicStats] | Sequence[ChannelStats], names: Sequence[s
 
 
 def oldest_age(rows: Sequence[TopicStats | ChannelStats]) -> float | None:
-    """The age of the oldest message in several queues, in seconds; None if no message is queued, or if it is not known:
-    nsqd does not report it."""
+    """Returns the age of the oldest message in several queues; None if none is queued, or nsqd does not report it."""
     ages = [row.oldest_message_age_seconds for row in rows if row.depth]
     return None if None in ages else max(ages, default=None)  # type: ignore[type-var]
 
 
 def _latency(rows: Sequence[TopicStats] | Sequence[ChannelStats]) -> Latency:
-    """Each quantile is that of the slowest node: quantiles cannot be added, and this is an upper bound."""
+    """Returns for each quantile that of the slowest node: quantiles cannot be added, and this is an upper bound."""
     latencies = [row.e2e_processing_latency for row in rows]
     quantiles = grouped(
         (percentile.quantile, percentile.value) for latency in latencies for percentile in latency.percentiles
@@ -112,8 +111,8 @@ class Flow(NamedTuple):
         return self.ingress > self.egress * 1.05 + 0.1
 
     def drain_seconds(self, depth: int) -> float | None:
-        """Time until a queue of `depth` messages is empty at the current rates; None: it does not shrink. Two messages,
-        or as many as leave in a second, are considered in transit, whatever the ingress."""
+        """Returns the time until a queue of `depth` messages is empty at the current rates; None: it does not shrink.
+        Two messages, or as many as leave in a second, are considered in transit, whatever the ingress."""
         if not depth:
             return 0.0
         if self.egress - self.ingress > 1e-9:
@@ -122,8 +121,9 @@ class Flow(NamedTuple):
 
 
 def drain_seconds(row: TopicStats | ChannelStats, flow: Flow, seconds: float = 1.0) -> float | None:
-    """As `Flow.drain_seconds`. Consumers that finished nothing in the `seconds` of measurement may be slow: their
-    messages in flight count as finished in this time if nothing arrived, or if the queue is in transit."""
+    """Returns `Flow.drain_seconds` of a topic or channel. Consumers that finished nothing in the `seconds` of
+    measurement may be slow: their messages in flight count as finished in this time if nothing arrived, or if the queue
+    is in transit."""
     drain_time = flow.drain_seconds(row.depth)
     if drain_time is not None or flow.egress or row.paused:
         return drain_time
@@ -146,7 +146,7 @@ def backlog(row: TopicStats | ChannelStats) -> int:
 
 
 def _cpu_share(before: NodeStats | None, after: NodeStats) -> float | None:
-    """The share of a CPU that a node used between two answers; None if it was restarted, or does not report it."""
+    """Returns the share of a CPU that a node used between two answers; None if restarted, or not reported."""
     if before is None or before.process is None or after.process is None or before.start_time != after.start_time:
         return None
     then, now = before.process, after.process
@@ -154,7 +154,6 @@ def _cpu_share(before: NodeStats | None, after: NodeStats) -> float | None:
 
 
 def summed(parts: Iterable[Mapping[Key, Flow]]) -> dict[Key, Flow]:
-    """Returns the flows of several nodes together."""
     flows_by_key = grouped(pair for part in parts for pair in part.items())
     return {key: Flow(*map(sum, zip(*flows, strict=True))) for key, flows in flows_by_key.items()}
 
@@ -166,8 +165,8 @@ def through(flows: Mapping[Key, Flow]) -> Flow:
 
 
 def node_flows(before: NodeStats | None, after: NodeStats) -> dict[Key, Flow]:
-    """The flows of everything that one node has; none if it was restarted, or a topic created again, in between. What
-    left a channel is what its clients finished, if that is known: messages may also leave because it was emptied."""
+    """Returns the flows of all that one node has; none if it was restarted, or a topic created again, in between. From
+    a channel flows what its clients finished, if that is known: messages may also leave because it was emptied."""
     flows: dict[Key, Flow] = {}
     known = by_key(before) if before and before.start_time == after.start_time else {}
     seconds = max(1e-3, after.moment - before.moment) if before else 1.0
@@ -191,8 +190,8 @@ _STILL = Flow()
 
 
 def _finished_between(before: ChannelStats, after: ChannelStats) -> int | None:
-    """The messages finished between two answers of a node; None if it is not known: nsqd counts them for each client,
-    and a client that has gone took its count along."""
+    """Returns the messages finished between two answers of a node; None if that is unknown: nsqd counts them for each
+    client, and a client that has gone took its count along."""
     if before.finish_count is not None and after.finish_count is not None:
         return after.finish_count - before.finish_count
     if before.clients is None or after.clients is None:
@@ -241,7 +240,6 @@ class ClusterSnapshot:
 
     @cached_property
     def nodes(self) -> dict[Address, NodeStats]:
-        """Returns the nodes that answered."""
         return values_of(self.answers)
 
     @cached_property
@@ -269,13 +267,11 @@ class ClusterSnapshot:
 
     @cached_property
     def topic_shares(self) -> dict[str, dict[Address, TopicStats]]:
-        """Returns each topic on each node that has it."""
         placed = ((topic.topic_name, (address, topic)) for address, node in self.nodes.items() for topic in node.topics)
         return {name: dict(shares) for name, shares in grouped(placed).items()}
 
     @cached_property
     def channel_shares(self) -> dict[Key, dict[Address, ChannelStats]]:
-        """Returns each channel, by topic and name, on each node that has it."""
         placed = (
             ((topic, channel.channel_name), (address, channel))
             for address, node in self.nodes.items()
@@ -285,7 +281,7 @@ class ClusterSnapshot:
 
     @cached_property
     def topic_flows(self) -> dict[str, Flow]:
-        """Of each topic, what is published to it, and finished in its channels; {} without flows."""
+        """Returns for each topic what is published to it, and finished in its channels; {} without flows."""
         parts = grouped((key[0], (key, flow)) for key, flow in (self.flows or {}).items())
         return {topic: through(dict(flows)) for topic, flows in parts.items()}
 
@@ -294,7 +290,7 @@ class ClusterSnapshot:
         return [*self.lookupd_errors, *errors_of(self.answers)]
 
     def document(self) -> dict[str, Any]:
-        """Nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
+        """Returns nodes, sums and flows, as specified by `gnsqadmin stats --help`."""
         unknown: dict[str, Any] = {"version": None, "health": None, "start_time": None, "topics": [], "producers": None}
         nodes = by_node(self.answers, as_json, unknown)
         flows = self.flows and [
@@ -307,8 +303,8 @@ class ClusterSnapshot:
 def snapshots(
     cluster: Cluster, seconds: float | None, count: int | None, topic: str, channel: str = "", *, clients: bool = False
 ) -> Iterator[ClusterSnapshot]:
-    """Snapshots `seconds` apart: `count` of them, one without `seconds`. After a slow one, the next one waits for at
-    least half of `seconds`: rates over less are not meaningful. NotFound if the first lacks the topic or channel."""
+    """Yields `count` snapshots `seconds` apart, one without `seconds`. After a slow one, the next one waits for at
+    least half of `seconds`: rates over less are not meaningful. Raises NotFound for an unknown topic or channel."""
     due = time.monotonic()
     snapshot: ClusterSnapshot | None = None
     for number in itertools.count(1):
@@ -400,5 +396,5 @@ def take_snapshot(
     return ClusterSnapshot(answers, cluster.lookupd_errors, before)
 
 
-def client_document(client: ClientStats, address: Address) -> dict[str, Any]:
+def client_document(client: ClientCounts, address: Address) -> dict[str, Any]:
     return {"node": str(address), **as_json(client)}

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from nsqadmin_cli import units
-from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientCounts, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers, errors_of
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import OF_CHANNELS, ClusterSnapshot, Flow, Key, Totals
@@ -31,7 +31,7 @@ _Columns: Any = make_dataclass(
 
 @dataclass(eq=False, repr=False)
 class Counts(_Columns):  # type: ignore[misc]
-    """What topics and channels count; None for what only channels do."""
+    """The counts of topics and channels; None for counts that only channels have."""
 
     name: Value = column("topic / channel")
     place: Value = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
@@ -92,7 +92,6 @@ def counts(
 
 
 def node_grid(answers: Answers[NodeStats]) -> Grid:
-    """Returns one line for each node: address and state."""
     grid = Grid()
     for address, answer in answers.items():
         state: list[Cell | str] = ["", Cell("failed", Tone.BAD)]
@@ -139,7 +138,6 @@ def _with_shares(
 
 
 def topic_table(snapshot: ClusterSnapshot, *, watched: bool = False) -> Table:
-    """Returns one row for each topic, summed over nodes."""
     flows = snapshot.flows or {}
     rows = []
     for topic in snapshot.totals.topics:
@@ -205,8 +203,6 @@ def share_table(snapshot: ClusterSnapshot, shares: Shares, whole: TopicStats | C
 
 @dataclass(eq=False, repr=False)
 class ClientRow:
-    """One consumer, with its topic, channel and node."""
-
     client: Value = column("client")
     topic: Value = column("topic", keep=ALWAYS, tone=Tone.STRONG)
     channel: Value = column("channel", keep=ALWAYS)
@@ -235,7 +231,7 @@ def client_table(snapshot: ClusterSnapshot, *, with_places: bool = True, of: tup
     return table_of(ClientRow, rows, without=() if with_places else ("topic", "channel"), empty="No clients.")
 
 
-def _client(client: ClientStats, topic: str, channel: ChannelStats, address: Address, now: float) -> ClientRow:
+def _client(client: ClientCounts, topic: str, channel: ChannelStats, address: Address, now: float) -> ClientRow:
     used = {"TLS": client.tls, "deflate": client.deflate, "snappy": client.snappy, "auth": client.authed}
     known = {name: getattr(client, name) for name in _OF_CLIENTS}
     row = ClientRow(client.name, topic, channel.channel_name, str(address), **known)
@@ -286,7 +282,6 @@ PROCESS = ("cpu_share", "memory_bytes", "free_disk_bytes", "connection_count")
 
 
 def node_rows(snapshot: ClusterSnapshot) -> dict[Address, NodeRow]:
-    """Returns the rows of all nodes, also of nodes that are down."""
     rows = {}
     for address, answer in snapshot.answers.items():
         if isinstance(answer, NodeError):
@@ -324,13 +319,11 @@ def node_table(
 
 
 def topic_facts(whole: TopicStats, shares: Mapping[Address, TopicStats]) -> dict[str, Cell | str]:
-    """Returns properties of a topic other than counts."""
     mean = f", {units.size(whole.message_bytes // whole.message_count)} on average" if whole.message_count else ""
     return {"published": f"{units.size(whole.message_bytes)}{mean}", **common_facts(whole, shares)}
 
 
 def common_facts(whole: TopicStats | ChannelStats, shares: Shares) -> dict[str, Cell | str]:
-    """Returns properties of a topic or channel other than counts."""
     age = whole.oldest_message_age_seconds
     facts: dict[str, Cell | str] = {"oldest message": "–" if age is None else f"{units.duration(age)} old"}
     if paused := [str(address) for address, share in shares.items() if share.paused]:

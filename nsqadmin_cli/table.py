@@ -30,7 +30,7 @@ class Tone(enum.Enum):
 
 
 class Form(enum.Enum):
-    """How the values of a column are shown. All except those `AT_LEFT` are aligned right."""
+    """The way to show the values of a column. All except those `AT_LEFT` are aligned right."""
 
     TEXT = enum.auto()
     FLAG = enum.auto()  # bool: yes, or nothing
@@ -84,7 +84,6 @@ ALWAYS = 9
 
 
 def shown(value: object, column: Column, formats: Mapping[Form, Callable[..., str]] = EXACT) -> tuple[str, Tone]:
-    """Returns the text and tone of a cell."""
     value, tone = value if isinstance(value, Cell) else Cell(value)
     if value is None:
         return "", Tone.PLAIN

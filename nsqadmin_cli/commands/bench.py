@@ -29,7 +29,7 @@ from nsqadmin_cli.cluster import Cluster, answer, ask_all, errors_of
 from nsqadmin_cli.command_base import command, duration, flag, option
 from nsqadmin_cli.consumer import ConsumerOptions, Subscription, auth_option, ephemeral_channel, wait_readable
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.http_client import TLS, NodeError, timed_out
+from nsqadmin_cli.http_client import NodeError, TLSSettings, timed_out
 from nsqadmin_cli.output import note
 from nsqadmin_cli.table import ALWAYS, Block, Form, Grid, Line, Paragraph, Table, Tone, column, json_only, table_of
 from nsqadmin_cli.units import plural
@@ -68,11 +68,10 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """Seconds; 0 if there are none."""
         return self.sum / self.count / 1e9 if self.count else 0.0
 
     def quantile(self, part: float) -> float:
-        """Seconds that the part `part` of the durations does not exceed; 0 if there are none."""
+        """Returns the seconds that the part `part` of the durations does not exceed; 0 if there are none."""
         remaining = max(1, math.ceil(part * self.count))
         for bucket, count in sorted(self._buckets.items()):
             remaining -= count
@@ -81,7 +80,7 @@ class Histogram:
         return 0.0
 
     def bars(self) -> Iterator[Bar]:
-        """Yields the durations between 1, 2, 5, 10 and so on microseconds, without gaps from the smallest to the
+        """Yields the durations between 1, 2, 5, 10 and so on microseconds, without gaps, from the smallest to the
         largest."""
         counts: Counter[int] = Counter()
         for bucket, count in self._buckets.items():
@@ -119,7 +118,7 @@ class Measurements:
 
 
 @dataclass(eq=False)
-class Load:
+class BenchLoad:
     """Owns the threads and connections of one measurement. `rate` is in messages per second of all publishers together,
     0: as fast as possible."""
 
@@ -133,7 +132,7 @@ class Load:
     consumers: int  # 0: only publish
     window: int
     timeout: float
-    tls: TLS
+    tls: TLSSettings
     rate: float = 0.0
     auth_secret: str = ""
     report: Measurements = field(default_factory=Measurements)
@@ -153,7 +152,7 @@ class Load:
         # On another thread, because Ctrl-C interrupts this one. A node might handle a request that was given up after
         # it has deleted the topic, and create it again.
         connected: Future[None] = Future()
-        threading.Thread(target=answer, args=(connected, Load._connect, self), daemon=True).start()
+        threading.Thread(target=answer, args=(connected, BenchLoad._connect, self), daemon=True).start()
         while not wait([connected], _TICK).done:
             pass  # without a timeout, Ctrl-C just before the wait would come to notice after it
         connected.result()
@@ -290,15 +289,14 @@ class Load:
         return count
 
     def _settle(self, count: int) -> None:
-        """Removes this number of messages from the window."""
         with self._lock:
             self._under_way -= count
             self._lock.notify_all()
 
 
 @dataclass(slots=True)
-class Side:
-    """What was published, or delivered, and its latencies in seconds, None without any."""
+class BenchSide:
+    """The messages that were published, or delivered, and their latencies in seconds, None without any."""
 
     what: str = column("", json=False)
     messages: int = column("messages", form=Form.COUNT, keep=ALWAYS, json=False)
@@ -313,7 +311,7 @@ class Side:
     max: float | None = column("longest", "max", Form.LATENCY, keep=5)
 
     @classmethod
-    def of(cls, what: str, messages: int, latencies: Histogram, seconds: float, size: int) -> "Side":
+    def of(cls, what: str, messages: int, latencies: Histogram, seconds: float, size: int) -> "BenchSide":
         rate = messages / seconds
         side = cls(what, messages, rate, int(rate * size), latencies.count)
         if latencies.count:
@@ -400,7 +398,7 @@ def bench(
         topic, channel = topic.removesuffix(EPHEMERAL_SUFFIX), "bench"
     window, pace = max(window, batch), rate or 0.0
     plan = topic, channel, duration, size, batch, publishers, consumers, window
-    load = Load(nodes, *plan, cluster.timeout, cluster.http.tls, pace, auth_secret)
+    load = BenchLoad(nodes, *plan, cluster.timeout, cluster.http.tls, pace, auth_secret)
     try:
         load.connect()
         from nsqadmin_cli.render.progress import countdown  # what it needs loads slowly
@@ -413,8 +411,8 @@ def bench(
             left += errors_of(cluster.ask_lookupds(lambda lookupd: lookupd.act("delete", topic)))
         for error in left:
             note(f"Warning: {error}; the topic {topic} may still exist there")
-    published = Side.of("published", measured.published, measured.publishing, measured.seconds, size)
-    delivered = Side.of("delivered", measured.received, measured.delivery, measured.seconds, size)
+    published = BenchSide.of("published", measured.published, measured.publishing, measured.seconds, size)
+    delivered = BenchSide.of("delivered", measured.received, measured.delivery, measured.seconds, size)
     document = {"seconds": measured.seconds, "nodes": [str(node) for node in nodes], "topic": topic, "size": size}
     document |= {"batch": batch, "publishers": publishers, "consumers": consumers, "window": window, "rate": rate}
     document |= {"published": measured.published, "received": measured.received}
@@ -422,11 +420,11 @@ def bench(
     document |= {"lost": measured.lost if consumers else 0, "redelivered": measured.twice}
     document |= {"own_cpu": measured.cpu / measured.seconds, "publish_latency": published}
     document |= {"delivery_latency": delivered, "histogram": list(measured.delivery.bars()), "errors": measured.errors}
-    table = table_of(Side, [published, delivered] if consumers else [published])
+    table = table_of(BenchSide, [published, delivered] if consumers else [published])
     return Shown(document, [*_blocks(load, table)], table, [*cluster.lookupd_errors, *measured.errors])
 
 
-def _blocks(load: Load, table: Table) -> Iterator[Block]:
+def _blocks(load: BenchLoad, table: Table) -> Iterator[Block]:
     measured = load.report
     consumers = plural(load.consumers, "consumer") if load.consumers else "no consumer"
     pace = f"{units.rate(load.rate)}/s" if load.rate else "as fast as possible"

@@ -77,7 +77,7 @@ class _Rewind(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class RewindRow:
-    """What is planned for a node, or was done there."""
+    """The messages that come again on a node, planned or done."""
 
     address: str = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
     messages: int | None = column("messages", form=Form.COUNT, keep=ALWAYS, tone=Tone.NOTE, help="that come again")
@@ -173,8 +173,6 @@ class _Deferred(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class DeferredRow:
-    """One message."""
-
     node: str = column("node", tone=Tone.NODE)
     due: float = column("due", form=Form.TIME, keep=8, help="unix seconds")
     id: str = column("id", keep=ALWAYS)
@@ -192,7 +190,7 @@ class DeferredRow:
 
 @dataclass(slots=True)
 class DeferredNode:
-    """How many deferred messages a node has, and the first of them; None after an error."""
+    """The number of deferred messages on a node, and the first of them; None after an error."""
 
     address: str = column("node", key="node", tone=Tone.NODE)
     minute: int | None = column("within 1m", "1m", Form.COUNT)
@@ -314,8 +312,6 @@ class _Rules(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class RulesRow:
-    """The rules on one node."""
-
     address: str = column("node", key="node", keep=ALWAYS, tone=Tone.NODE)
     rate: float | None = column("rate", keep=ALWAYS, help="messages a second, 0 without a limit")
     burst: int | None = column("burst", keep=ALWAYS, form=Form.COUNT, help="messages that may come at once")

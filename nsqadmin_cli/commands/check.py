@@ -34,8 +34,8 @@ class Measure(NamedTuple):
     channel: str = ""
 
 
-class Limits(NamedTuple):
-    """Limits beyond which a value is a warning or critical; None: never."""
+class Thresholds(NamedTuple):
+    """The limits beyond which a value is a warning or critical; None: never."""
 
     warning: float | None = None
     critical: float | None = None
@@ -68,13 +68,13 @@ class Metric:
     def option(self) -> str:
         return f"--{self.key.replace('_', '-')}{'-min' * self.least}"
 
-    def parse(self, text: str) -> Limits:
+    def parse(self, text: str) -> Thresholds:
         """Returns the limits of `CRITICAL`, `WARNING,CRITICAL` or `WARNING,`; raises a readable ValueError."""
         warning, comma, critical = text.partition(",")
         if not comma:
             warning, critical = "", warning
-        limits = Limits(*(self._number(part) if part else None for part in (warning, critical)))
-        if limits == Limits():
+        limits = Thresholds(*(self._number(part) if part else None for part in (warning, critical)))
+        if limits == Thresholds():
             raise ValueError(f"{text!r} does not contain a limit, {_EXPECTED}")
         if limits.warning is not None and self.beyond(limits.warning, limits.critical):
             raise ValueError(f"the warning limit of {text!r} is {self.order} than the critical one.")
@@ -95,8 +95,6 @@ class Metric:
         return limit is not None and (value < limit if self.least else value > limit)
 
     def complaint(self, measure: Measure, limit: float) -> str:
-        """Returns the text of a problem: that the value is beyond this limit."""
-
         def text(value: float) -> str:
             if self.duration:
                 return units.latency(value)
@@ -133,7 +131,7 @@ limit_options: Any = Combined(
 )
 
 
-class Status(enum.StrEnum):
+class Verdict(enum.StrEnum):
     """The states of monitoring plugins, the worst first."""
 
     CRITICAL = "CRITICAL"
@@ -142,15 +140,15 @@ class Status(enum.StrEnum):
     OK = "OK"
 
 
-_TONES = {Status.CRITICAL: Tone.BAD, Status.UNKNOWN: Tone.NOTE, Status.WARNING: Tone.NOTE, Status.OK: Tone.GOOD}
+_TONES = {Verdict.CRITICAL: Tone.BAD, Verdict.UNKNOWN: Tone.NOTE, Verdict.WARNING: Tone.NOTE, Verdict.OK: Tone.GOOD}
 _SHOWN = 20  # problems in the text: monitoring systems take some kilobytes
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Breach:
     """A value beyond a limit, or unknown. `metric` is empty if it is not about a limit."""
 
-    status: Status = column("status")
+    status: Verdict = column("status")
     metric: str = column("metric", null=True, help="null if a node is the problem")
     topic: str = column("topic", null=True)
     channel: str = column("channel", null=True)
@@ -200,7 +198,7 @@ class CheckCommand(AdminCommand):
         status   OK, WARNING, CRITICAL or UNKNOWN
         summary  the text of the first line
         """,
-        described("problems", "list, the worst first", Problem),
+        described("problems", "list, the worst first", Breach),
         """
         metrics  the worst value of each: depth, topic_depth, channel_depth,
                  backend_depth, in_flight, deferred, requeue_rate, timeout_rate,
@@ -211,7 +209,7 @@ class CheckCommand(AdminCommand):
 )
 def check(
     cluster: Cluster,
-    limits: dict[Metric, Limits] = limit_options,
+    limits: dict[Metric, Thresholds] = limit_options,
     topic: str = "",
     channel: str = "",
     exclude: tuple[str, ...] = option(
@@ -249,12 +247,12 @@ def check(
         problems = list(_of_snapshot(snapshot, topic, channel))
     except AdminError as error:  # no nsqlookupd answers
         snapshot = ClusterSnapshot({}, [])
-        problems = [Problem(Status.UNKNOWN, text=str(error))]
+        problems = [Breach(Verdict.UNKNOWN, text=str(error))]
     measures = _measure(snapshot, exclude, interval)
     problems += _of_limits(limits, measures) if snapshot.answers else ()
-    order = list(Status)
+    order = list(Verdict)
     problems.sort(key=lambda problem: order.index(problem.status))
-    status = problems[0].status if problems else Status.OK
+    status = problems[0].status if problems else Verdict.OK
     value = attrgetter("value")
     worst = {
         metric: (min if metric.least else max)(measures[metric.key], key=value, default=None) for metric in METRICS
@@ -272,7 +270,7 @@ def check(
     lines = _prometheus(status, worst)
     if text_format == "plugin":
         lines = _lines(status, summary, problems, _performance(worst, limits))
-    return Shown(document, [*lines], table_of(Problem, problems), code=ExitCode[status])
+    return Shown(document, [*lines], table_of(Breach, problems), code=ExitCode[status])
 
 
 def _measure(snapshot: ClusterSnapshot, excluded: tuple[str, ...], interval: float | None) -> dict[str, list[Measure]]:
@@ -302,34 +300,34 @@ def _measure(snapshot: ClusterSnapshot, excluded: tuple[str, ...], interval: flo
     return measures
 
 
-def _of_snapshot(snapshot: ClusterSnapshot, topic: str, channel: str) -> Iterator[Problem]:
+def _of_snapshot(snapshot: ClusterSnapshot, topic: str, channel: str) -> Iterator[Breach]:
     """Yields the problems of nodes, and with the topic or channel of the options."""
     for error in errors_of(snapshot.answers):
-        yield Problem(Status.CRITICAL, text=str(error), node=str(error.address))
+        yield Breach(Verdict.CRITICAL, text=str(error), node=str(error.address))
     for address, node in snapshot.nodes.items():
         if node.health != "OK":
-            yield Problem(Status.CRITICAL, text=f"nsqd at {address}: {node.health}", node=str(address))
+            yield Breach(Verdict.CRITICAL, text=f"nsqd at {address}: {node.health}", node=str(address))
     for error in snapshot.lookupd_errors:
-        yield Problem(Status.WARNING, text=str(error), node=str(error.address))
+        yield Breach(Verdict.WARNING, text=str(error), node=str(error.address))
     if not snapshot.answers:
-        yield Problem(Status.UNKNOWN, text="nsqlookupd lists no nodes")
+        yield Breach(Verdict.UNKNOWN, text="nsqlookupd lists no nodes")
     # What was named and does not exist would pass the limits.
     if snapshot.nodes and ((topic and topic not in snapshot.topic_shares) or (channel and not snapshot.channel_shares)):
         what = f"channel {'/'.join(filter(None, (topic, channel)))}" if channel else f"topic {topic}"
-        yield Problem(Status.UNKNOWN, topic=topic, channel=channel, text=f"no node has the {what}")
+        yield Breach(Verdict.UNKNOWN, topic=topic, channel=channel, text=f"no node has the {what}")
 
 
-def _of_limits(given: dict[Metric, Limits], measures: dict[str, list[Measure]]) -> Iterator[Problem]:
+def _of_limits(given: dict[Metric, Thresholds], measures: dict[str, list[Measure]]) -> Iterator[Breach]:
     for metric, limits in given.items():
         for measure in sorted(measures[metric.key], key=attrgetter("value"), reverse=not metric.least):
-            for status, limit in ((Status.CRITICAL, limits.critical), (Status.WARNING, limits.warning)):
+            for status, limit in ((Verdict.CRITICAL, limits.critical), (Verdict.WARNING, limits.warning)):
                 if limit is not None and metric.beyond(measure.value, limit):
                     place, text = (measure.topic, measure.channel, ""), metric.complaint(measure, limit)
-                    yield Problem(status, metric.key, *place, _number(measure.value), *limits, text)
+                    yield Breach(status, metric.key, *place, _number(measure.value), *limits, text)
                     break
 
 
-def _lines(status: Status, summary: str, problems: list[Problem], performance: str) -> Iterator[Block]:
+def _lines(status: Verdict, summary: str, problems: list[Breach], performance: str) -> Iterator[Block]:
     # A bar is where performance data begins, and nothing from elsewhere may put one there.
     verdict = ("NSQ ", Tone.PLAIN), (status.value, _TONES[status]), (f" - {summary.replace('|', '¦')}", Tone.PLAIN)
     yield Line((*verdict, (f" | {performance}", Tone.FAINT)))
@@ -340,7 +338,7 @@ def _lines(status: Status, summary: str, problems: list[Problem], performance: s
         yield Line.of(f"and {more:,} more: --json has them all")
 
 
-def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator[Block]:
+def _prometheus(status: Verdict, worst: dict[Metric, Measure | None]) -> Iterator[Block]:
     """Yields the exit code and the worst value of each metric, in the text format of Prometheus."""
     yield Line.of("# HELP gnsqadmin_check_status Exit code of gnsqadmin check: 0 OK, 1 warning, 2 critical, 3 unknown.")
     yield Line.of("# TYPE gnsqadmin_check_status gauge")
@@ -357,12 +355,12 @@ def _prometheus(status: Status, worst: dict[Metric, Measure | None]) -> Iterator
             yield Line.of(f"{name} {'+Inf' if measure.value == math.inf else units.exact(measure.value)}")
 
 
-def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Limits]) -> str:
+def _performance(worst: dict[Metric, Measure | None], given: dict[Metric, Thresholds]) -> str:
     """Returns label=value[s];warning;critical;least for each value, as in the monitoring plugins' guidelines."""
     parts = []
     for metric, measure in worst.items():
         if measure is not None:
-            limits = given.get(metric, Limits())
+            limits = given.get(metric, Thresholds())
             value = "U" if measure.value == math.inf else f"{units.exact(measure.value)}{'s' * metric.duration}"
             # A range whose outside is bad: `10` is 0 to 10, `10:` 10 and more.
             ends = ["" if limit is None else f"{units.exact(limit)}{':' * metric.least}" for limit in limits]

@@ -86,7 +86,7 @@ def remove(name: str = argument(shell_complete=complete_contexts)) -> None:
 class _BashComplete(BashComplete):
     @staticmethod
     def _check_version() -> None:
-        """The script may be generated on another machine."""
+        """Checks nothing: the script may be generated on another machine."""
 
 
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": _BashComplete, "zsh": ZshComplete, "fish": FishComplete}

@@ -18,7 +18,7 @@ from nsqadmin_cli.context import ClusterContext, ClusterSettings
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.message import DOCUMENT, MessageRow
 from nsqadmin_cli.output import Advance, Output, explained, is_terminal, note, progress, report
-from nsqadmin_cli.publisher import BY_TOPIC, PATIENCE, PUBLISHED, Publisher, rate_option, show_published, shown_by_topic
+from nsqadmin_cli.publisher import BY_TOPIC, PATIENCE, PUBLISHED, Sender, rate_option, shown_by_topic, shown_published
 from nsqadmin_cli.table import Form, Line, column, table_of
 from nsqadmin_cli.units import plural
 
@@ -36,7 +36,6 @@ _TO = "Where to"
 )
 def copy(
     cluster: Cluster,
-    output: Output,
     topic: str,
     destination: str | None = argument(Name("topic"), required=False),
     to_nsqds: tuple[Address, ...] = option(
@@ -58,7 +57,7 @@ def copy(
     ),
     rate: float = rate_option,
     source: Source = source_options,
-) -> int:
+) -> Shown:
     """With --channel, the messages of that channel are moved until it is empty. Each is finished only after a node of
     the destination has accepted it. Messages in flight when a run ends are requeued, so there may be duplicates, but
     none is lost.
@@ -80,7 +79,7 @@ def copy(
     if name == topic and {node.address for node in nodes} & {node.address for node in cluster.nsqds()}:
         text = "source and destination are the same: give another DESTINATION, or another cluster"
         raise click.UsageError(f"{text}, as with --to-context.")
-    publisher = Publisher(nodes, patience=PATIENCE, rate=rate)
+    publisher = Sender(nodes, patience=PATIENCE, rate=rate)
 
     def deliver(messages: Sequence[MessageRow], advance: Advance) -> None:
         for count in publisher.publish(name, [message.body for message in messages]):
@@ -89,11 +88,8 @@ def copy(
     errors, interrupted = transfer(
         cluster, topic, source, "copying", deliver, lambda: f"{plural(publisher.total, 'message')} copied to {name}"
     )
-    document = {"source": topic, "channel": source.options.channel or None}
-    show_published(output, publisher, name, document)
-    if interrupted:
-        raise KeyboardInterrupt
-    return report([*errors, *lookupd_errors])
+    shown = shown_published(publisher, name, {"source": topic, "channel": source.options.channel or None})
+    return replace(shown, errors=[*errors, *lookupd_errors], is_interrupted=interrupted)
 
 
 @dataclass(slots=True)
@@ -192,7 +188,7 @@ def load(
     Each line is a JSON object with "body" or "body_base64", and "topic" unless TOPIC is given. Messages get a new id
     and timestamp. At an invalid line, or when nodes refuse a message, load stops and prints the line to continue from.
     """
-    publisher = Publisher(None if dry_run else cluster.nsqds(), patience=PATIENCE, rate=rate)
+    publisher = Sender(None if dry_run else cluster.nsqds(), patience=PATIENCE, rate=rate)
     last = 0  # all messages up to this line are published
 
     def done() -> str:

@@ -57,7 +57,7 @@ max_size_option = option(
 
 
 class Which(NamedTuple):
-    """Of a topic and channel, or of all if these are empty."""
+    """The queues of a topic and channel, or all if these are empty."""
 
     topic: str
     channel: str
@@ -81,7 +81,7 @@ def select(data_dir: DataDirectory, which: tuple[str, str] = ("", "")) -> list[S
 
 
 def reading(description: str, size: int, *, quiet: bool = False) -> AbstractContextManager[Advance]:
-    """Progress in bytes, of work that may take over a second."""
+    """Shows progress in bytes, of work that may take over a second."""
     return progress(description, size, "bytes", shown=not quiet and size >= _QUICKLY_READ)
 
 

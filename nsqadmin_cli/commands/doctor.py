@@ -10,7 +10,7 @@ from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import by_node
 from nsqadmin_cli.command_base import command, duration, flag, option
-from nsqadmin_cli.context import ClusterSettings, Commands
+from nsqadmin_cli.context import ClusterSettings, CommandLines
 from nsqadmin_cli.diagnosis.examination import DEEP, Examination, Finding, Severity
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
@@ -82,7 +82,7 @@ def doctor(
     cluster = settings.cluster()
     where = {"topic": topic, "channel": channel}
     examination = Examination(
-        cluster, Commands(settings), **where, interval=interval, deep=deep, tcp=True, wait=measure_rates
+        cluster, CommandLines(settings), **where, interval=interval, deep=deep, tcp=True, wait=measure_rates
     )
     after = examination.after
     require(cluster, after, topic, channel)
@@ -108,7 +108,6 @@ def findings_of(examination: Examination, here: Sequence[Finding] = ()) -> list[
 
 
 def _label_of(severity: Severity) -> tuple[str, Tone]:
-    """Returns what a finding of this severity begins with."""
     return severity.value.upper().ljust(_MARGIN), _TONES[severity]
 
 
@@ -170,7 +169,7 @@ def status(settings: ClusterSettings) -> Shown:
 
     gnsqadmin without a command shows the same on a terminal.
     """
-    examination = Examination(settings.cluster(), Commands(settings), interval=1.0, wait=measure_rates)
+    examination = Examination(settings.cluster(), CommandLines(settings), interval=1.0, wait=measure_rates)
     findings = findings_of(examination)
     after, totals, flow = examination.after, examination.after.totals, through(examination.after.flows or {})
     there, known = len(after.nodes), len(after.answers)

@@ -28,7 +28,7 @@ _TRIES = 3  # looks that may fail in a row: a daemon that exits may reset a conn
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedDrain:
     """A node whose drain is watched. `end` is empty while it drains, then "exited", "timed out" or "cancelled"."""
 
     node: Nsqd
@@ -157,7 +157,7 @@ def _shown(cluster: Cluster, answers: Answers[DrainState]) -> Shown:
 def _watch(cluster: Cluster, asked: float, answers: Answers[DrainState]) -> Shown:
     """Waits for the drains in `answers`, which were `asked` for at that time, and returns how they ended."""
     draining = {at: state for at, state in values_of(answers).items() if state.draining}
-    watched = [Watched(Nsqd(address, cluster.http), state, asked) for address, state in draining.items()]
+    watched = [WatchedDrain(Nsqd(address, cluster.http), state, asked) for address, state in draining.items()]
     errors = [*cluster.lookupd_errors, *failures_of(answers)]
     if not watched:
         raise AdminError("no node is draining", causes=errors)

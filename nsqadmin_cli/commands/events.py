@@ -23,7 +23,7 @@ Answer = NodeStats | NodeError | None  # None: the node is not listed
 
 
 @dataclass(slots=True)
-class Event:
+class ClusterEvent:
     """One change. `time` is that of the snapshot which found it."""
 
     time: float = column("time", form=Form.TIME)
@@ -48,7 +48,7 @@ class Event:
         gnsqadmin events --topic orders --interval 0.5
         gnsqadmin events --json | jq -c 'select(.event == "disconnected")'
     """,
-    document=(described("(a line)", "for each event", Event),),
+    document=(described("(a line)", "for each event", ClusterEvent),),
 )
 def events(
     cluster: Cluster,
@@ -71,33 +71,33 @@ def events(
         then = before.answers if before else snapshot.answers
         for address in {**then, **snapshot.answers}:
             for event in _of_node(snapshot.clock, address, then.get(address), snapshot.answers.get(address)):
-                output.show(event, [event.line()], table_of(Event, [event]), number=number)
+                output.show(event, [event.line()], table_of(ClusterEvent, [event]), number=number)
                 number += 1
         before = snapshot
 
 
-def _of_node(clock: float, address: Address, then: Answer, now: Answer) -> Iterator[Event]:
+def _of_node(clock: float, address: Address, then: Answer, now: Answer) -> Iterator[ClusterEvent]:
     name = str(address)
     if not isinstance(now, NodeStats):
         if isinstance(then, NodeStats):
-            yield Event(clock, "failed", "", "", name, "not listed any more" if now is None else now.reason)
+            yield ClusterEvent(clock, "failed", "", "", name, "not listed any more" if now is None else now.reason)
         return
     if not isinstance(then, NodeStats):
-        yield Event(clock, "answers", "", "", name, f"nsqd {now.version}")
+        yield ClusterEvent(clock, "answers", "", "", name, f"nsqd {now.version}")
         return
     if now.start_time != then.start_time:
-        yield Event(clock, "restarted", "", "", name, f"nsqd {now.version}")
+        yield ClusterEvent(clock, "restarted", "", "", name, f"nsqd {now.version}")
     old, new = ({key: row.paused for key, row in by_key(node).items()} for node in (then, now))
     for topic, channel in sorted({*old, *new}):
         key = topic, channel
         if key not in new:
-            yield Event(clock, "vanished", *key, name)
+            yield ClusterEvent(clock, "vanished", *key, name)
         elif key not in old:
-            yield Event(clock, "created", *key, name, "paused" if new[key] else "")
+            yield ClusterEvent(clock, "created", *key, name, "paused" if new[key] else "")
         elif old[key] != new[key]:
-            yield Event(clock, "paused" if new[key] else "unpaused", *key, name)
+            yield ClusterEvent(clock, "paused" if new[key] else "unpaused", *key, name)
     gone, come = then.connections(), now.connections()
     for event, these, others in (("disconnected", gone, come), ("connected", come, gone)):
         for at in sorted(these.keys() - others.keys()):
             client = these[at]
-            yield Event(clock, event, at[0], at[1], name, client.full_name)
+            yield ClusterEvent(clock, event, at[0], at[1], name, client.full_name)

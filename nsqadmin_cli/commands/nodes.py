@@ -62,7 +62,7 @@ def rows_with_daemons(cluster: Cluster, snapshot: ClusterSnapshot) -> dict[Addre
 
 
 @dataclass(slots=True)
-class Listed:
+class ListedTopic:
     """A topic as the nsqlookupds list it; nodes are `{broadcast address}:{HTTP port}`."""
 
     topic_name: str = column("topic", key="topic")
@@ -83,7 +83,7 @@ class Listed:
         gnsqadmin lookup --lookupd-http-address lookup.example:4161
         gnsqadmin lookup --orphans --json | jq -r '.topics[].topic_name'
     """,
-    document=described("topics", "list by name", Listed),
+    document=described("topics", "list by name", ListedTopic),
 )
 def lookup(cluster: Cluster, orphans: bool = flag("Show only topics without a node.")) -> Shown:
     """nsqlookupd keeps a topic without a node until the topic is deleted. The channels of such a topic are shown,
@@ -94,19 +94,19 @@ def lookup(cluster: Cluster, orphans: bool = flag("Show only topics without a no
     if len(errors) == len(cluster.lookupds):
         raise AdminError(str(errors[-1]), causes=errors[:-1])
     rows = [topics[name] for name in sorted(topics) if not (orphans and topics[name].has_node)]
-    return Shown({"topics": rows}, [table_of(Listed, rows, empty="No topics.")], errors=errors)
+    return Shown({"topics": rows}, [table_of(ListedTopic, rows, empty="No topics.")], errors=errors)
 
 
-def listed_topics(cluster: Cluster) -> tuple[dict[str, Listed], list[NodeError]]:
+def listed_topics(cluster: Cluster) -> tuple[dict[str, ListedTopic], list[NodeError]]:
     """Returns all topics that any nsqlookupd lists, and one error for each that could not be queried."""
     answers = cluster.ask_lookupds(lambda lookupd: (lookupd.topics(), lookupd.nodes()))
-    listed: dict[str, Listed] = {}
+    listed: dict[str, ListedTopic] = {}
     for topics, producers in values_of(answers).values():
         for name in topics:
-            listed.setdefault(name, Listed(name))
+            listed.setdefault(name, ListedTopic(name))
         for producer in producers:
             for name, hidden in zip(producer.topics, producer.tombstones, strict=False):
-                topic = listed.setdefault(name, Listed(name))
+                topic = listed.setdefault(name, ListedTopic(name))
                 (topic.tombstoned if hidden else topic.nodes).add(producer.name)
     if alone := [name for name, topic in listed.items() if not topic.has_node]:
         known = cluster.ask_lookupds(lambda lookupd: [(name, lookupd.channels(name)) for name in alone])

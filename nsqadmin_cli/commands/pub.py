@@ -3,15 +3,17 @@
 import os
 import re
 import sys
+from dataclasses import replace
 from itertools import chain, repeat
 
 import click
 
 from nsqadmin_cli.archive import DASH, InputError, read_pieces, size_of, split
+from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import Parsed, argument, command, duration, flag, option
-from nsqadmin_cli.output import Output, explained, is_terminal, note, progress, report
-from nsqadmin_cli.publisher import PUBLISHED, Publisher, rate_option, show_published
+from nsqadmin_cli.output import explained, is_terminal, note, progress
+from nsqadmin_cli.publisher import PUBLISHED, Sender, rate_option, shown_published
 from nsqadmin_cli.units import plural
 
 _LONGEST = 64 * 1024 * 1024  # bytes of one message
@@ -41,7 +43,6 @@ def _byte(text: str) -> bytes:
 )
 def pub(
     cluster: Cluster,
-    output: Output,
     topic: str,
     messages: tuple[str, ...] = argument(nargs=-1, metavar="[MESSAGE]..."),
     file: str | None = option("Publish each line of a file.", click.Path(dir_okay=False)),
@@ -54,7 +55,7 @@ def pub(
     times: int = option("Publish each MESSAGE N times.", click.IntRange(1), "--repeat", default=1),
     defer: float | None = option("Defer the messages for this time.", duration(30 * 86400)),
     rate: float = rate_option,
-) -> int:
+) -> Shown:
     """Empty lines are skipped, because NSQ does not accept empty messages. The topic is created if it does not exist.
 
     Each message goes to one node. With several nodes, batches are sent to the nodes in turn, and a failed node is
@@ -70,7 +71,7 @@ def pub(
     path = file or DASH
     if not messages and path == DASH and is_terminal(sys.stdin):
         note("Type one message per line; Ctrl-D ends.")
-    publisher = Publisher(cluster.nsqds(), rate=rate)
+    publisher = Sender(cluster.nsqds(), rate=rate)
     defer_ms = max(1, round(defer * 1000)) if defer else 0
 
     def done() -> str:
@@ -84,11 +85,10 @@ def pub(
                     advance(count)
         else:
             _publish_file(publisher, topic, path, None if whole else delimiter, defer_ms)
-    show_published(output, publisher, topic)
-    return report(cluster.lookupd_errors)
+    return replace(shown_published(publisher, topic), errors=cluster.lookupd_errors)
 
 
-def _publish_file(publisher: Publisher, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
+def _publish_file(publisher: Sender, topic: str, path: str, delimiter: bytes | None, defer_ms: int) -> None:
     """Publishes each part between delimiters as it arrives, or everything as one message."""
     is_typed = path == DASH and is_terminal(sys.stdin)
     with progress("publishing", size_of(path), "bytes", shown=not is_typed) as advance:

@@ -14,7 +14,7 @@ from nsqadmin_cli.consumer import ConsumerOptions, Source, auth_option, transfer
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, MessageRow, clock, peek_at
 from nsqadmin_cli.output import Advance, note
-from nsqadmin_cli.publisher import PATIENCE, NodeCount, Publisher, TopicCount, rate_option, shown_by_topic
+from nsqadmin_cli.publisher import PATIENCE, NodeCount, Sender, TopicCount, rate_option, shown_by_topic
 from nsqadmin_cli.snapshot import no_such
 from nsqadmin_cli.table import Form, Tone, column, described, json_only, table_of
 from nsqadmin_cli.units import grouped, plural
@@ -102,7 +102,7 @@ def replay_dead(
         return replace(shown, errors=run.errors, is_interrupted=run.is_interrupted)
 
     def do() -> None:
-        run.publisher = Publisher(cluster.nsqds(), patience=PATIENCE, rate=rate)
+        run.publisher = Sender(cluster.nsqds(), patience=PATIENCE, rate=rate)
         options = ConsumerOptions(CHANNEL, min(_WINDOW, limit or _WINDOW), auth_secret=auth_secret)
         letters = Source(options, limit, follow=False, create=True, yes=False)
         run.errors, run.is_interrupted = transfer(cluster, source, letters, "replaying", run.deliver, run.done)
@@ -116,14 +116,13 @@ class _Run:
 
     source: str
     destination: str | None
-    publisher: Publisher = field(default_factory=lambda: Publisher(None))
+    publisher: Sender = field(default_factory=lambda: Sender(None))
     letters: list[LetterRow] = field(default_factory=list)
     left: set[tuple[str, bytes]] = field(default_factory=set)
     errors: list[AdminError] = field(default_factory=list)
     is_interrupted: bool = False
 
     def show_letters(self, cluster: Cluster, limit: int | None) -> None:
-        """Shows the dead letters, without consuming them."""
         count = min(limit or MOST, MOST)
         # Of the channel, or, if it does not exist yet, of the topic.
         peek = partial(peek_at, topic=self.source, count=count)

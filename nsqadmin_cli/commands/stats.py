@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from nsqadmin_cli import stat_tables, units
-from nsqadmin_cli.api import ChannelStats, ClientStats, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientCounts, TopicStats
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import Watch, command, flag, option
@@ -180,7 +180,7 @@ class TreeRow:
     user_agent: str | None = column("user agent", keep=3, tone=Tone.FAINT)
 
 
-def _clients(places: Mapping[Address, ChannelStats]) -> list[tuple[Address, ClientStats]]:
+def _clients(places: Mapping[Address, ChannelStats]) -> list[tuple[Address, ClientCounts]]:
     """Returns the consumers of a channel on each node that has it."""
     clients = [(address, client) for address, channel in places.items() for client in channel.clients or ()]
     return sorted(clients, key=lambda pair: (pair[1].name, pair[0], pair[1].remote_address))

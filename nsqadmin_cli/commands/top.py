@@ -17,10 +17,10 @@ import click
 
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
-from nsqadmin_cli.budget import ALLOWANCE, Allowance, Budget
+from nsqadmin_cli.budget import ALLOWANCE, Allowance, LookBudget
 from nsqadmin_cli.cluster import Answers, Cluster
 from nsqadmin_cli.command_base import command, duration, option
-from nsqadmin_cli.context import ClusterSettings, Commands
+from nsqadmin_cli.context import ClusterSettings, CommandLines
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, drain_seconds, node_flows, summed, through
@@ -53,7 +53,7 @@ class Watcher:
         self.troubles: list[AdminError] = []  # with the nsqlookupds
         self._cluster = cluster
         self._nodes: dict[Address, _Watched] = {}
-        self._budget = Budget()
+        self._budget = LookBudget()
         self.stopped = threading.Event()  # to be set at the end; threads that wait for an answer are abandoned
         threading.Thread(target=self._discover, name="discover", daemon=True).start()
 
@@ -85,7 +85,7 @@ class Watcher:
                 self.troubles = [error]
             known = dict(self._nodes)
             if known.keys() != nodes.keys():
-                self._budget = Budget(len(nodes))
+                self._budget = LookBudget(len(nodes))
             for address in known.keys() - nodes.keys():
                 known.pop(address).gone = True
             for address in nodes.keys() - known.keys():
@@ -96,7 +96,6 @@ class Watcher:
                 return
 
     def _watch(self, watched: _Watched) -> None:
-        """Asks one node repeatedly, on its own thread."""
         node, latest, held = watched.node, None, None  # the last answer that was no error, and its allowance
         while not watched.gone:
             due, allowance = time.monotonic() + self.interval, Allowance(self._budget)
@@ -232,7 +231,6 @@ class TopView:
     _page: int = 10  # rows shown last
 
     def update(self, answers: Answers[NodeStats], node_flows: dict[Address, dict[Key, Flow]]) -> None:
-        """Adds one snapshot of all nodes, with the flows of each."""
         snapshot = self._snapshot = ClusterSnapshot(answers, [])
         flows = snapshot.flows = summed(node_flows.values())
         snapshot.node_rates = {address: through(of_node) for address, of_node in node_flows.items()}
@@ -253,8 +251,8 @@ class TopView:
         return self._shown[self._index] if self._index < len(self._shown) else None
 
     def action(self, key: str) -> tuple[str, ...]:
-        """Returns the gnsqadmin command of a key for the row at the cursor: its words, then the names; empty if none
-        belongs to it."""
+        """Returns the words and names of the gnsqadmin command of a key for the row at the cursor; none if it has
+        none."""
         row = self._current()
         if self.typing or self.helping or not isinstance(row, TopRow):
             return ()
@@ -489,7 +487,7 @@ def top(
     from nsqadmin_cli.render.screen import Screen
 
     view = TopView(subject=subject, order=order, needle=needle, interval=interval)
-    commands = Commands(settings)
+    commands = CommandLines(settings)
     with Screen() as screen:
         watcher = Watcher(settings.cluster(), interval)
         started = time.monotonic()

@@ -40,8 +40,8 @@ Entry = tuple[str, str]  # topic, and channel or "" for the topic itself
 
 
 @dataclass(slots=True)
-class Difference:
-    """What a node has otherwise than the file."""
+class TopologyDifference:
+    """A topic or channel that a node has otherwise than the file."""
 
     topic: str = column("topic", tone=Tone.STRONG)
     channel: str = column("channel", null=True, keep=ALWAYS, help="null for the topic itself")
@@ -73,7 +73,7 @@ def export(cluster: Cluster) -> int:
         gnsqadmin topology diff topology.ndjson
         gnsqadmin topology diff topology.ndjson --json | jq '.differences[] | select(.difference == "missing")'
     """,
-    document=described("differences", "list, by topic and channel", Difference),
+    document=described("differences", "list, by topic and channel", TopologyDifference),
 )
 def diff(cluster: Cluster, file: str = file_argument) -> Shown:
     """ "extra" is what a node has and the file does not. "paused" and "unpaused" are the states of the node. A file has
@@ -91,7 +91,7 @@ def diff(cluster: Cluster, file: str = file_argument) -> Shown:
         gnsqadmin topology import topology.ndjson --dry-run
         gnsqadmin topology import topology.ndjson --yes --nsqd-http-address b.example:4151
     """,
-    document=described("differences", "list of what was changed", Difference),
+    document=described("differences", "list of what was changed", TopologyDifference),
 )
 def import_(cluster: Cluster, file: str = file_argument) -> Change:
     """The changes are shown, and made after confirmation. Nothing is deleted: topics and channels that are not in the
@@ -104,19 +104,27 @@ def import_(cluster: Cluster, file: str = file_argument) -> Change:
     def show(dry_run: bool) -> Shown:
         return Shown({"differences": changes}, [_table(snapshot, changes, "Nothing to change")], errors=errors)
 
+    def apply(node: Nsqd) -> None:
+        for change in (change for change in changes if change.node == str(node)):
+            if change.difference == "missing":
+                node.act("create", change.topic, change.channel)
+            if expected[change.topic, change.channel]:
+                node.act("pause", change.topic, change.channel)
+            elif change.difference != "missing":
+                node.act("unpause", change.topic, change.channel)
+
     def do() -> None:
-        todo = {address: [change for change in changes if change.node == str(address)] for address in snapshot.nodes}
-        changed = [Nsqd(address, cluster.http) for address in todo if todo[address]]
-        errors.extend(errors_of(cluster.ask(lambda node: _apply(node, todo[node.address], expected), changed)))
+        changed = [Nsqd(address, cluster.http) for address in snapshot.nodes if str(address) in nodes]
+        errors.extend(errors_of(cluster.ask(apply, changed)))
 
     nodes = {change.node for change in changes}
     warning = f"{plural(len(changes), 'change')} on {plural(len(nodes), 'node')}."
     return Change(show, do if changes else None, warning)
 
 
-def _table(snapshot: ClusterSnapshot, differences: Sequence[Difference], none: str) -> Table:
+def _table(snapshot: ClusterSnapshot, differences: Sequence[TopologyDifference], none: str) -> Table:
     where = " on the nodes that answered" if snapshot.errors else ""
-    return table_of(Difference, differences, empty=f"{none}{where}." if snapshot.nodes else "")
+    return table_of(TopologyDifference, differences, empty=f"{none}{where}." if snapshot.nodes else "")
 
 
 def _topology(node: NodeStats) -> dict[Entry, bool]:
@@ -124,7 +132,7 @@ def _topology(node: NodeStats) -> dict[Entry, bool]:
     return {key: row.paused for key, row in by_key(node).items() if not any(map(is_ephemeral, key))}
 
 
-def _differences(snapshot: ClusterSnapshot, expected: dict[Entry, bool]) -> Iterator[Difference]:
+def _differences(snapshot: ClusterSnapshot, expected: dict[Entry, bool]) -> Iterator[TopologyDifference]:
     """Yields them in the order in which they can be changed: a topic before its channels."""
     by_node = {address: _topology(node) for address, node in snapshot.nodes.items()}
     for entry in sorted({*expected, *(entry for topology in by_node.values() for entry in topology)}):
@@ -132,17 +140,7 @@ def _differences(snapshot: ClusterSnapshot, expected: dict[Entry, bool]) -> Iter
             paused = topology.get(entry)
             if paused != expected.get(entry):
                 state = "missing" if paused is None else "paused" if paused else "unpaused"
-                yield Difference(*entry, str(address), state if entry in expected else "extra")
-
-
-def _apply(node: Nsqd, changes: Sequence[Difference], expected: dict[Entry, bool]) -> None:
-    for change in changes:
-        if change.difference == "missing":
-            node.act("create", change.topic, change.channel)
-        if expected[change.topic, change.channel]:
-            node.act("pause", change.topic, change.channel)
-        elif change.difference != "missing":
-            node.act("unpause", change.topic, change.channel)
+                yield TopologyDifference(*entry, str(address), state if entry in expected else "extra")
 
 
 def _read(path: str) -> dict[Entry, bool]:

@@ -45,7 +45,7 @@ NOTE = "note"  # harmless, or corrected by nsqd itself
 
 @dataclass(frozen=True, slots=True)
 class DataProblem:
-    """What is wrong with a directory. `command` corrects it, if one can."""
+    """A problem of a directory. `command` corrects it, if one can."""
 
     severity: str = column("severity", help='"damage" or "note"')
     queue: str = column("queue", null=True, help="null: the directory")
@@ -106,7 +106,7 @@ class FileTally:
 
 @dataclass(kw_only=True)
 class Report:
-    """What is wrong with the files of a queue or journal."""
+    """The problems of the files of a queue or journal."""
 
     name: str
     problems: list[DataProblem] = field(default_factory=list)
@@ -134,7 +134,6 @@ class QueueReport(Report):
 
     @property
     def lost(self) -> int:
-        """Returns the bytes that hold no whole message."""
         return sum(tally.lost for tally in self.files.values())
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from gnsqd.shared.names import is_ephemeral
 from nsqadmin_cli.api import Lookupd, Nsqd, located
 from nsqadmin_cli.cluster import Cluster, ask_all, errors_of, values_of
-from nsqadmin_cli.context import Commands
+from nsqadmin_cli.context import CommandLines
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.node_options import options_of
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key
@@ -35,7 +35,7 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do; `command`, if there is one, does it or helps."""
+    """A step against a problem; `command`, if there is one, does it or helps."""
 
     text: str
     command: str = json_only(null=True, default="")
@@ -56,7 +56,7 @@ class Finding:
 
 
 def some_of(names: Sequence[object]) -> str:
-    """Names in a line: the first three, and how many more there are."""
+    """Returns names for a line: the first three, and how many more there are."""
     return ", ".join(map(str, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
@@ -66,7 +66,7 @@ class Examination:
     def __init__(
         self,
         cluster: Cluster,
-        commands: Commands,
+        commands: CommandLines,
         *,
         topic: str = "",
         channel: str = "",

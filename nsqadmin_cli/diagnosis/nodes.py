@@ -28,7 +28,6 @@ _SKEW = 2.0  # seconds between clocks that are too many
 
 
 def examine_nodes(examination: Examination) -> Iterator[Finding]:
-    """Yields all problems of nodes and nsqlookupds."""
     for error in examination.discovery:
         if isinstance(error, NodeError):
             remedy = Remedy("Set --broadcast-address of that node to a host name or an IP address.")
@@ -87,7 +86,6 @@ def _health(examination: Examination) -> Iterator[Finding]:
 
 
 def _low_disks(examination: Examination) -> Iterator[Finding]:
-    """Yields the nodes that report that they are low on disk."""
     for address, node in examination.after.nodes.items():
         if (process := node.process) is not None and process.is_low_on_disk:
             free, share = units.size(process.free_disk_bytes), process.free_disk_bytes / process.disk_bytes
@@ -113,7 +111,7 @@ def _versions(examination: Examination) -> Iterator[Finding]:
 
 
 def _clocks(examination: Examination) -> Iterator[Finding]:
-    """Clocks that differ from this machine's; if all differ alike, this machine's clock is wrong."""
+    """Yields clocks that differ from this machine's; if all differ alike, this machine's clock is wrong."""
     offsets = {address: span for address, span in values_of(examination.clocks).items() if span is not None}
     wrong = {address: span for address, span in offsets.items() if span[0] > _SKEW or span[1] < -_SKEW}
     synchronize = "timedatectl set-ntp true"
@@ -138,7 +136,6 @@ def _ahead(span: tuple[float, float]) -> str:
 
 
 def _listing_nodes(examination: Examination) -> dict[Address, set[Address]]:
-    """Returns the nodes that each nsqlookupd lists."""
     listed = values_of(examination.listed)
     return {lookupd: {address for address, _ in located(producers)} for lookupd, producers in listed.items()}
 
@@ -190,7 +187,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _drift(examination: Examination, keys: Sequence[str]) -> Iterator[Finding]:
-    """Options of which nodes have different values; nodes without the option do not count."""
+    """Yields options of which nodes have different values; nodes without the option do not count."""
     options_by_node = values_of(examination.options)
     for key in keys:
         values = {address: options[key] for address, options in options_by_node.items() if key in options}
@@ -206,7 +203,7 @@ def _drift(examination: Examination, keys: Sequence[str]) -> Iterator[Finding]:
 
 
 def tombstones(examination: Examination) -> dict[tuple[str, Address], list[Address]]:
-    """Topics that nsqlookupds hide on a node that has them, each with these nsqlookupds."""
+    """Returns the topics that nsqlookupds hide on a node that has them, each with these nsqlookupds."""
     return grouped(
         ((topic, address), lookupd)
         for lookupd, producers in values_of(examination.listed).items()
@@ -229,7 +226,7 @@ def _tombstones(examination: Examination) -> Iterator[Finding]:
 
 
 def _ghosts(examination: Examination) -> Iterator[Finding]:
-    """Topics that only nsqlookupd lists; unknown while a node does not answer."""
+    """Yields topics that only nsqlookupd lists; unknown while a node does not answer."""
     if not examination.whole or errors_of(examination.after.answers) or examination.discovery:
         return
     known = {topic for topics in values_of(examination.known_topics).values() for topic in topics}

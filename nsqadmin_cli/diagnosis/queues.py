@@ -12,7 +12,7 @@ from functools import partial
 from gnsqd.broker.dead_letter_format import is_dead_letter_topic
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_ephemeral
 from nsqadmin_cli import units
-from nsqadmin_cli.api import ChannelStats, ClientStats, Connection, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientCounts, Connection, TopicStats
 from nsqadmin_cli.cluster import values_of
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Remedy, Severity, some_of
 from nsqadmin_cli.diagnosis.nodes import tombstones, unregistered
@@ -27,11 +27,10 @@ _STORM = 1.0  # requeues or time-outs a second that are worth a word
 _MANY = 100  # of them since the start
 _START = Remedy("Start its consumers, or find out why they cannot connect.")
 
-Connections = Mapping[Connection, ClientStats]  # of a node
+Connections = Mapping[Connection, ClientCounts]  # of a node
 
 
 def examine_queues(examination: Examination) -> Iterator[Finding]:
-    """Yields all problems of topics and channels, topic by topic."""
     before = {address: node.connections() for address, node in examination.before.nodes.items()}
     unserved: dict[Address, list[ChannelCheck]] = {}  # nodes with messages of channels whose consumers are elsewhere
     lookupds = len(values_of(examination.listed))
@@ -95,7 +94,7 @@ def _topic(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
 
 
 def _missing_channels(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
-    """Nodes that got messages of a topic but have not all its channels; ephemeral ones come with their consumers."""
+    """Yields nodes with messages of a topic that lack channels of it; ephemeral ones come with their consumers."""
     name = topic.topic_name
     names = [channel.channel_name for channel in topic.channels if not is_ephemeral(channel.channel_name)]
     for address, share in examination.after.topic_shares[name].items():
@@ -113,7 +112,7 @@ def _missing_channels(examination: Examination, topic: TopicStats) -> Iterator[F
 
 
 def _dropped(examination: Examination, topic: str, channel: str = "") -> Iterator[Finding]:
-    """Messages that an ephemeral topic or channel had no room for."""
+    """Yields messages that an ephemeral topic or channel lacked room for."""
     total = examination.dropped[topic, channel]
     if not total or not is_ephemeral(channel or topic):
         return
@@ -145,8 +144,8 @@ class ConsumerPair:
     """One connection in the second snapshot, for `connected` seconds, and in the first if it existed."""
 
     node: Address
-    now: ClientStats
-    then: ClientStats | None
+    now: ClientCounts
+    then: ClientCounts | None
     connected: float
 
     @property
@@ -164,7 +163,6 @@ class ChannelCheck:
     def __init__(
         self, examination: Examination, topic: TopicStats, channel: ChannelStats, before: Mapping[Address, Connections]
     ) -> None:
-        """Takes the connections of all nodes in the first snapshot."""
         self.examination = examination
         self.channel = channel
         self.key = key = topic.topic_name, channel.channel_name
@@ -248,7 +246,7 @@ class ChannelCheck:
         return self._finding(NOTE, "orphan-channel", summary, [empty], remedy)
 
     def _idle_channel(self) -> Finding | None:
-        """Nodes that will do something to the channel, as it has no consumer there."""
+        """Finds nodes that will do something to the channel, as it has no consumer there."""
         actions = {address: share.idle for address, share in self.shares.items() if share.idle is not None}
         if not actions:
             return None
@@ -262,7 +260,7 @@ class ChannelCheck:
         return self._finding(severity, "idle-channel", summary, [evidence, self._depth()], _START, keep)
 
     def _not_ready(self) -> Finding | None:
-        """Messages are queued, but all consumers on all nodes have RDY 0."""
+        """Finds queued messages while all consumers on all nodes have RDY 0."""
         consumers = self.consumers
         if not consumers or self.wanting or not any(self.shares[consumer.node].depth for consumer in consumers):
             return None
@@ -273,7 +271,7 @@ class ChannelCheck:
         return self._finding(CRITICAL, "rdy-zero", summary, evidence, *remedies)
 
     def _stuck(self) -> Finding | None:
-        """Consumers with messages in flight that finish none, while others are queued; may be slow processing."""
+        """Finds consumers with messages in flight that finish none, while others are queued; may be slow processing."""
         channel = self.channel
         if not self.consumers or any(consumer.moved for consumer in self.consumers):
             return None
@@ -325,7 +323,7 @@ class ChannelCheck:
         return self._finding(WARNING, code, summary, [self._depth(), self._rates(), consumers], remedy)
 
     def _comes_back(self, code: str) -> Finding | None:
-        """Messages that are delivered repeatedly: now, or a large part of all so far."""
+        """Finds messages that are delivered repeatedly: now, or a large part of all so far."""
         word, meaning = "requeued", "requeued by consumers"
         rate, count = self.flow.requeues, self.channel.requeue_count
         if code == "timeouts":
@@ -355,7 +353,7 @@ class ChannelCheck:
         return self._finding(severity, code, summary, evidence, self._show(text))
 
     def _idle_consumers(self) -> Iterator[Finding]:
-        """Consumers with messages in flight that never finished one, while others do."""
+        """Yields consumers with messages in flight that never finished one, while others do."""
         remedy = Remedy("It hangs or does not finish messages. See its log, then restart it.")
         for consumer in self.consumers:
             now = consumer.now
@@ -371,7 +369,7 @@ class ChannelCheck:
             yield self._finding(WARNING, "stuck-consumer", summary, [evidence], remedy, node=str(consumer.node))
 
     def _not_ready_at_nodes(self) -> Iterator[Finding]:
-        """Nodes with messages of the channel, whose consumers all have RDY 0."""
+        """Yields nodes with messages of the channel, whose consumers all have RDY 0."""
         remedy = Remedy("Their max_in_flight must be at least the number of nodes, or they skip some.")
         for address, share in self._idle_shares():
             if share.client_count:
@@ -380,7 +378,7 @@ class ChannelCheck:
                 yield self._finding(WARNING, "rdy-zero", summary, [evidence], remedy, node=str(address))
 
     def unserved(self) -> Iterator[Address]:
-        """Nodes with messages of the channel, but without a consumer, while others have one."""
+        """Yields nodes with messages of the channel, but without a consumer, while others have one."""
         if self.channel.client_count and not self.channel.paused and self._not_ready() is None:
             yield from (address for address, share in self._idle_shares() if not share.client_count)
 

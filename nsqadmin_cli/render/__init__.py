@@ -36,7 +36,7 @@ def make_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, color_system=None if is_plain else "auto", highlight=False, markup=False)
 
 
-class Terminal:
+class OutputTerminal:
     """Standard output or standard error, a null one if that is closed; `width` in columns."""
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -52,26 +52,24 @@ class Terminal:
         self.flush()
 
     def painted(self, parts: Sequence[tuple[str, Tone]]) -> str:
-        """Returns the texts with the codes of their tones, and ASCII instead of lines and bars if the encoding lacks
-        them."""
+        """Returns the texts with the codes of their tones; ASCII for lines and bars if the encoding lacks them."""
         line = "".join([STYLES[tone].render(text, color_system=self._colors) for text, tone in parts])
         return line if self._has_lines or line.isascii() else line.translate(_ASCII)
 
 
 def show_blocks(blocks: Sequence[Block], *, stderr: bool = False) -> None:
-    page = Terminal(stderr=stderr)
+    page = OutputTerminal(stderr=stderr)
     page.print(lines_of(blocks, page.width))
 
 
 def show_row(table: Table, number: int) -> None:
     """Prints the one row of a table after `number` rows; repeats the headings every 25 rows."""
-    page = Terminal()
+    page = OutputTerminal()
     lines = list(lay_out(table, page.width, least=7))
     page.print(lines if number % 25 == 0 else lines[2:])
 
 
 def lines_of(blocks: Sequence[Block], width: int) -> Iterator[Parts]:
-    """Yields the lines of all blocks on `width` columns."""
     before: Block | None = None  # what was printed last
     for block in blocks:
         match block:

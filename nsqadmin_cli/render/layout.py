@@ -32,7 +32,6 @@ class Fit(NamedTuple):
 
 
 def fits(columns: Sequence[Column]) -> Iterator[Fit]:
-    """Yields all layouts, from wide to narrow."""
     shown = list(range(len(columns)))
     yield Fit(shown, False, False, 3, 32)
     yield Fit(shown, True, False, 3, 32)

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from nsqadmin_cli.errors import AdminError
-from nsqadmin_cli.render import Terminal
+from nsqadmin_cli.render import OutputTerminal
 from nsqadmin_cli.render.layout import Parts
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the other screen, no cursor, no wrapping
@@ -32,7 +32,7 @@ class Screen:
     def __init__(self) -> None:
         if not (sys.stdin and sys.stdout and sys.stdin.isatty() and sys.stdout.isatty()):
             raise AdminError("a full screen requires a terminal; elsewhere use gnsqadmin stats --watch")
-        self._page = Terminal()
+        self._page = OutputTerminal()
         self._fd = sys.stdin.fileno()
         self._wakeup, self._bell = os.pipe()
         self._saved: list[Any] = []
@@ -42,7 +42,6 @@ class Screen:
             os.set_blocking(end, False)
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
         return os.get_terminal_size(sys.stdout.fileno())
 
     def run(self, command: str) -> None:

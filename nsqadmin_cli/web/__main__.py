@@ -18,7 +18,7 @@ from gnsqd.shared.errors import StartError
 from gnsqd.supervisor import Supervisor
 from gnsqd.web.http_auth import Tokens
 from gnsqd.web.routes import Role
-from nsqadmin_cli.context import ClusterContext, ClusterSettings, Commands, make_cluster
+from nsqadmin_cli.context import ClusterContext, ClusterSettings, CommandLines, make_cluster
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address, read_token
 from nsqadmin_cli.web.app import Application
@@ -30,7 +30,7 @@ _NICE = 10  # so that a daemon that is busy is served first
 
 
 def main() -> int:
-    """Serve until the daemon is gone, or nobody looks; the exit code."""
+    """Serves until the daemon is gone, or nobody looks; returns the exit code."""
     with suppress(OSError):
         os.nice(_NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -60,13 +60,13 @@ def main() -> int:
 
 
 def _application(settings: dict[str, Any], security: Security, log: Logger) -> Application:
-    """Tokens are sent to this nsqd alone, at its own address, as anybody may register with nsqlookupd: a read token, if
-    there is one, for statistics, and the user's own for all else."""
+    """Makes the application. Tokens are sent to this nsqd alone, at its own address, as anybody may register with
+    nsqlookupd: a read token, if there is one, for statistics, and the user's own for all else."""
     if settings["nsqlookupd"]:
         context = ClusterContext(lookupd_http_address=(settings["nsqlookupd"],))
     else:
         context = ClusterContext(nsqd_http_address=(settings["nsqd"],))
-    commands = Commands(ClusterSettings(context))
+    commands = CommandLines(ClusterSettings(context))
     token_file = _token_file(settings["token_files"], log)
     # The certificate is that of the daemon.
     cluster = make_cluster(ClusterContext(**context.settings(), tls_insecure=True, token_file=token_file))
@@ -79,7 +79,7 @@ def _application(settings: dict[str, Any], security: Security, log: Logger) -> A
 
 def _token_file(sources: Sequence[str], log: Logger) -> str:
     """Returns the first file, those of the role read before others, that begins with a token with a role for the
-    daemon, as `HTTPClient` sends the first token of a file; "" without any."""
+    daemon, as `NodeClient` sends the first token of a file; "" without any."""
     for source in sorted(sources, reverse=True):
         path = source.partition(":")[2]
         with suppress(AdminError, StartError):

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from msgspec.structs import asdict
 
 from gnsqd.shared.names import is_valid_name
-from nsqadmin_cli.api import Action, ChannelStats, ClientStats, Info, Latency, Lookupd, Nsqd, Producer, TopicStats
+from nsqadmin_cli.api import Action, ChannelStats, ClientCounts, Info, Latency, Listing, Lookupd, Nsqd, TopicStats
 from nsqadmin_cli.cluster import Answers, errors_of, values_of
 from nsqadmin_cli.http_client import Address, NodeError
-from nsqadmin_cli.web.http import HTTPError, Request
-from nsqadmin_cli.web.site import Site
+from nsqadmin_cli.web.http import HTTPError, PageRequest
+from nsqadmin_cli.web.site import PageSite
 
 T = TypeVar("T")
 JSONObject = dict[str, Any]
@@ -40,7 +40,7 @@ _OF_CLIENTS = (
 
 
 @dataclass(slots=True)
-class Node:
+class APINode:
     """One nsqd: its entry in nsqadmin's list of nodes, and how it is asked."""
 
     entry: JSONObject
@@ -52,7 +52,7 @@ class Node:
         return f"{f'[{host}]' if ':' in host else host}:{self.entry['http_port']}"
 
 
-def _entry(producer: Producer) -> JSONObject:
+def _entry(producer: Listing) -> JSONObject:
     topics = [
         {"topic": topic, "tombstoned": dead} for topic, dead in zip(producer.topics, producer.tombstones, strict=False)
     ]
@@ -81,24 +81,24 @@ def _parted(answers: Answers[T], kind: str) -> tuple[dict[Address, T], list[Node
 
 
 def _listed_nodes(
-    site: Site, listed: dict[Address, tuple[Producer, ...]], errors: list[NodeError]
-) -> Iterator[tuple[Address, Producer, Node]]:
-    """The nodes in these answers of nsqlookupds. Nodes without a valid address are added to `errors`."""
+    site: PageSite, listed: dict[Address, tuple[Listing, ...]], errors: list[NodeError]
+) -> Iterator[tuple[Address, Listing, APINode]]:
+    """Yields the nodes in these answers of nsqlookupds. Nodes without a valid address are added to `errors`."""
     for lookupd, producers in listed.items():
         for producer in producers:
             try:
-                yield lookupd, producer, Node(_entry(producer), Nsqd(producer.http_address, site.cluster.http))
+                yield lookupd, producer, APINode(_entry(producer), Nsqd(producer.http_address, site.cluster.http))
             except ValueError as error:
                 address = Address(producer.broadcast_address, producer.http_port)
                 errors.append(NodeError("nsqlookupd", address, f"lists a node at {error}"))
 
 
-def _all_nodes(site: Site) -> tuple[list[Node], list[NodeError]]:
-    """All nodes by host name, and the errors of some; HTTPError."""
+def _all_nodes(site: PageSite) -> tuple[list[APINode], list[NodeError]]:
+    """Returns all nodes by host name, and the errors of some; raises HTTPError."""
     if not site.cluster.lookupds:
         return _given_nodes(site, "")
     listed, errors = _parted(site.cluster.ask_lookupds(Lookupd.nodes), "nsqlookupd")
-    nodes: dict[tuple[str, int], Node] = {}
+    nodes: dict[tuple[str, int], APINode] = {}
     for lookupd, producer, node in _listed_nodes(site, listed, errors):
         entry = nodes.setdefault((producer.broadcast_address, producer.tcp_port), node).entry
         address = f"{lookupd}/{producer.remote_address or 'N/A'}"
@@ -112,40 +112,40 @@ def _all_nodes(site: Site) -> tuple[list[Node], list[NodeError]]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """A semantic version for comparison; what is none is the oldest."""
+    """Parses a semantic version for comparison; any other text is the oldest."""
     match = re.fullmatch(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(-.+?)?(\+.*)?", text)
     return (*map(int, match.groups()[:3]), not match[4]) if match else (0, 0, 0, 1)
 
 
-def _given_nodes(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
-    """The nsqds that the page was given, or those of them that have the topic."""
+def _given_nodes(site: PageSite, topic: str) -> tuple[list[APINode], list[NodeError]]:
+    """Returns the nsqds that the page was given, or those of them that have the topic."""
 
-    def ask(nsqd: Nsqd) -> Node | None:
+    def ask(nsqd: Nsqd) -> APINode | None:
         topics = tuple(stats.topic_name for stats in nsqd.stats(topic=topic).topics)
         if topic and topic not in topics:
             return None
         info, host = nsqd.ask("/info", Info), nsqd.address.host
         names = info.hostname or host, info.broadcast_address or host
         ports = info.tcp_port, info.http_port or nsqd.address.port
-        producer = Producer("", *names, *ports, info.version, topics, tuple(False for _ in topics))
-        return Node(_entry(producer), nsqd)
+        producer = Listing("", *names, *ports, info.version, topics, tuple(False for _ in topics))
+        return APINode(_entry(producer), nsqd)
 
     given, errors = _parted(site.cluster.ask(ask), "nsqd")
     return [node for node in given.values() if node is not None], errors
 
 
-def _nodes_of(site: Site, topic: str) -> tuple[list[Node], list[NodeError]]:
-    """The nodes that nsqlookupds return for a topic, or the given ones that have it."""
+def _nodes_of(site: PageSite, topic: str) -> tuple[list[APINode], list[NodeError]]:
+    """Returns the nodes that nsqlookupds send to consumers of a topic, or the given ones that have it."""
     if not site.cluster.lookupds:
         return _given_nodes(site, topic)
     listed, errors = _parted(site.cluster.ask_lookupds(partial(Lookupd.lookup, topic=topic)), "nsqlookupd")
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, APINode] = {}
     for _, _, node in _listed_nodes(site, listed, errors):
         nodes.setdefault(node.name, node)
     return list(nodes.values()), errors
 
 
-def _named_node(site: Site, name: str) -> tuple[Node, list[NodeError]]:
+def _named_node(site: PageSite, name: str) -> tuple[APINode, list[NodeError]]:
     nodes, errors = _all_nodes(site)
     for node in nodes:
         if node.name == name:
@@ -157,9 +157,9 @@ def _named_node(site: Site, name: str) -> tuple[Node, list[NodeError]]:
 
 
 def _stats_of(
-    site: Site, nodes: Sequence[Node], topic: str = "", channel: str = "", *, clients: bool = False
+    site: PageSite, nodes: Sequence[APINode], topic: str = "", channel: str = "", *, clients: bool = False
 ) -> tuple[list[JSONObject], dict[str, JSONObject], list[NodeError]]:
-    """Topics by host name, channels summed over nodes by their name, or `topic:channel` without a topic; errors."""
+    """Returns topics by host name, channels summed over nodes by name, or `topic:channel` without a topic; errors."""
     ask = partial(Nsqd.stats, topic=topic, channel=channel, clients=clients)
     answers, errors = _parted(site.cluster.ask(ask, [node.nsqd for node in nodes]), "nsqd")
     topics: list[JSONObject] = []
@@ -178,7 +178,7 @@ def _stats_of(
 
 
 def _zeros(topic: str, channel: str | None = None) -> JSONObject:
-    """The sums of a topic, or of a channel, over no node."""
+    """Returns the sums of a topic, or of a channel, over no node."""
     made: JSONObject = {"node": "", "hostname": "", "topic_name": topic}
     made |= {} if channel is None else {"channel_name": channel}
     made |= dict.fromkeys(_SUMS_OF_TOPICS if channel is None else _SUMS_OF_CHANNELS, 0)
@@ -186,7 +186,7 @@ def _zeros(topic: str, channel: str | None = None) -> JSONObject:
     return made | {"nodes": None, inner: None, "paused": False, "e2e_processing_latency": None}
 
 
-def _share(stats: TopicStats | ChannelStats, topic: str, node: Node) -> JSONObject:
+def _share(stats: TopicStats | ChannelStats, topic: str, node: APINode) -> JSONObject:
     """Returns a topic with its channels, or a channel of it with its clients, of one node."""
     share = _zeros(topic, getattr(stats, "channel_name", None))
     share |= {key: value for key, value in asdict(stats).items() if key in share}
@@ -199,13 +199,13 @@ def _share(stats: TopicStats | ChannelStats, topic: str, node: Node) -> JSONObje
     return share
 
 
-def _client(client: ClientStats, node: Node) -> JSONObject:
+def _client(client: ClientCounts, node: APINode) -> JSONObject:
     made = {key: getattr(client, key, None) for key in _OF_CLIENTS}
     return made | {"node": node.name, "connected": (int(time.time()) - client.connect_ts) * 10**9}
 
 
 def _latency(latency: Latency) -> JSONObject:
-    """The latency of one node in the form of sums."""
+    """Returns the latency of one node in the form of sums."""
     percentiles = []
     for percentile in latency.percentiles:
         value, quantile = _plain(percentile.value), _plain(percentile.quantile)
@@ -215,12 +215,11 @@ def _latency(latency: Latency) -> JSONObject:
 
 
 def _plain(number: Any) -> Any:
-    """A number as Go writes it."""
+    """Returns a number as Go writes it."""
     return int(number) if isinstance(number, float) and number.is_integer() and abs(number) < 1e21 else number
 
 
 def _add(sums: JSONObject, share: JSONObject) -> None:
-    """Adds the topic or channel of one node."""
     sums["node"] = "*"
     for key in _SUMS_OF_TOPICS if "channels" in sums else _SUMS_OF_CHANNELS:
         sums[key] += share[key]
@@ -243,7 +242,7 @@ def _by_host(rows: Sequence[JSONObject] | None, added: Sequence[JSONObject]) -> 
 
 
 def _add_latency(sums: JSONObject, added: JSONObject) -> None:
-    """Average the percentiles, as nsqadmin does."""
+    """Averages the percentiles, as nsqadmin does."""
     latency = sums["e2e_processing_latency"]
     if latency is None:
         names = {"topic": sums["topic_name"], "channel": sums.get("channel_name", "")}
@@ -268,7 +267,7 @@ def _add_latency(sums: JSONObject, added: JSONObject) -> None:
 # Reading
 
 
-def topics(site: Site, request: Request) -> JSONObject:
+def topics(site: PageSite, request: PageRequest) -> JSONObject:
     if site.cluster.lookupds:
         listed, errors = _parted(site.cluster.ask_lookupds(Lookupd.topics), "nsqlookupd")
         names = {name for topics in listed.values() for name in topics}
@@ -285,7 +284,7 @@ def topics(site: Site, request: Request) -> JSONObject:
     return {"topics": inactive, **_message(errors)}
 
 
-def topic(site: Site, request: Request) -> JSONObject:
+def topic(site: PageSite, request: PageRequest) -> JSONObject:
     name = request.segments[2]
     nodes, errors = _nodes_of(site, name)
     shares, _, more = _stats_of(site, nodes, name)
@@ -295,19 +294,19 @@ def topic(site: Site, request: Request) -> JSONObject:
     return sums | _message([*errors, *more])
 
 
-def channel(site: Site, request: Request) -> JSONObject:
+def channel(site: PageSite, request: PageRequest) -> JSONObject:
     topic, name = request.segments[2:]
     nodes, errors = _nodes_of(site, topic)
     _, channels, more = _stats_of(site, nodes, topic, name, clients=True)
     return channels.get(name, {}) | _message([*errors, *more])
 
 
-def nodes(site: Site, request: Request) -> JSONObject:
+def nodes(site: PageSite, request: PageRequest) -> JSONObject:
     nodes, errors = _all_nodes(site)
     return {"nodes": [node.entry for node in nodes] or None, **_message(errors)}
 
 
-def node(site: Site, request: Request) -> JSONObject:
+def node(site: PageSite, request: PageRequest) -> JSONObject:
     name = request.segments[2]
     node, errors = _named_node(site, name)
     topics, _, _ = _stats_of(site, [node], clients=True)
@@ -316,7 +315,7 @@ def node(site: Site, request: Request) -> JSONObject:
     return {"node": name, "topics": topics or None, **sums, **_message(errors)}
 
 
-def counter(site: Site, request: Request) -> JSONObject:
+def counter(site: PageSite, request: PageRequest) -> JSONObject:
     nodes, errors = _all_nodes(site)
     _, channels, more = _stats_of(site, nodes)
     keys = "node", "topic_name", "channel_name", "message_count"
@@ -331,8 +330,8 @@ def counter(site: Site, request: Request) -> JSONObject:
 # Changing
 
 
-def _body(request: Request) -> dict[str, str]:
-    """The strings of the JSON object in the body, which may have others; HTTPError."""
+def _body(request: PageRequest) -> dict[str, str]:
+    """Returns the strings of the JSON object in the body, which may have others; raises HTTPError."""
     try:
         document = json.JSONDecoder().raw_decode(request.head.body.decode("utf-8", "replace").lstrip())[0]
     except (ValueError, RecursionError):
@@ -344,22 +343,22 @@ def _body(request: Request) -> dict[str, str]:
     return {key: document.get(key) or "" for key in ("topic", "channel", "action")}
 
 
-def _at_nodes(site: Site, nodes: Sequence[Node], action: Action, topic: str, channel: str) -> list[NodeError]:
+def _at_nodes(site: PageSite, nodes: Sequence[APINode], action: Action, topic: str, channel: str) -> list[NodeError]:
     act = partial(Nsqd.act, action=action, topic=topic, channel=channel)
     return errors_of(site.cluster.ask(act, [node.nsqd for node in nodes]))
 
 
-def _at_lookupds(site: Site, action: Action, topic: str, channel: str) -> list[NodeError]:
+def _at_lookupds(site: PageSite, action: Action, topic: str, channel: str) -> list[NodeError]:
     return errors_of(site.cluster.ask_lookupds(lambda lookupd: lookupd.act(action, topic, channel)))
 
 
-def _done(site: Site, errors: Sequence[NodeError]) -> JSONObject:
+def _done(site: PageSite, errors: Sequence[NodeError]) -> JSONObject:
     site.monitor.changed()
     return _message(errors)
 
 
-def create(site: Site, request: Request) -> JSONObject:
-    """Create a topic at nsqlookupds, and a channel also on the nodes of the topic. Without nsqlookupds, where nsqadmin
+def create(site: PageSite, request: PageRequest) -> JSONObject:
+    """Creates a topic at nsqlookupds, and a channel also on the nodes of the topic. Without nsqlookupds, where nsqadmin
     does nothing, both are created on the nodes."""
     body = _body(request)
     topic, channel = body["topic"], body["channel"]
@@ -379,8 +378,8 @@ def create(site: Site, request: Request) -> JSONObject:
     return _done(site, errors)
 
 
-def act(site: Site, request: Request) -> JSONObject:
-    """Pause, unpause or empty a topic or channel."""
+def act(site: PageSite, request: PageRequest) -> JSONObject:
+    """Pauses, unpauses or empties a topic or channel."""
     topic, channel = (*request.segments[2:], "")[:2]
     action = _body(request)["action"]
     if action not in ("pause", "unpause", "empty"):
@@ -389,15 +388,15 @@ def act(site: Site, request: Request) -> JSONObject:
     return _done(site, errors + _at_nodes(site, nodes, action, topic, channel))  # type: ignore[arg-type]
 
 
-def delete(site: Site, request: Request) -> JSONObject:
+def delete(site: PageSite, request: PageRequest) -> JSONObject:
     topic, channel = (*request.segments[2:], "")[:2]
     nodes, errors = _nodes_of(site, topic)
     errors += _at_lookupds(site, "delete", topic, channel)
     return _done(site, errors + _at_nodes(site, nodes, "delete", topic, channel))
 
 
-def tombstone(site: Site, request: Request) -> JSONObject:
-    """Hide a node from the consumers of a topic, and delete the topic there. Only nodes that are listed are asked."""
+def tombstone(site: PageSite, request: PageRequest) -> JSONObject:
+    """Hides a node from the consumers of a topic, and deletes the topic there. Only nodes that are listed are asked."""
     name = request.segments[2]
     topic = _body(request)["topic"]
     if not is_valid_name(topic):

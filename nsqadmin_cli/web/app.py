@@ -22,17 +22,17 @@ from gnsqd.web import http11, routes
 from gnsqd.web.routes import Content, HTTPError, Role, Route, Router, StreamedContent
 from gnsqd.web.server import Answer, add_headers
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.context import Commands
+from nsqadmin_cli.context import CommandLines
 from nsqadmin_cli.errors import AdminError, NotFound
 from nsqadmin_cli.units import printable
 from nsqadmin_cli.web import api, changes, messages, nodes, queues
-from nsqadmin_cli.web.http import HTML, TEXT, Redirect, Request, Response
+from nsqadmin_cli.web.http import HTML, TEXT, PageRequest, Redirect, Response
 from nsqadmin_cli.web.monitor import INTERVAL, Monitor
 from nsqadmin_cli.web.present import query
 from nsqadmin_cli.web.security import HEADERS, Security
-from nsqadmin_cli.web.site import Page, Site
+from nsqadmin_cli.web.site import Page, PageSite
 
-Handler = Callable[[Site, Request], Page | Response]
+Handler = Callable[[PageSite, PageRequest], Page | Response]
 
 _THREADS = 8  # for views and actions
 _LIVE_THREADS = 2
@@ -44,7 +44,7 @@ _TEXTS = {"NOT_FOUND": "No page has this address.", "METHOD_NOT_ALLOWED": "This 
 _CODES = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 500: "INTERNAL_ERROR"}
 
 
-class Limits:
+class BodyLimits:
     """The maximum size of the bodies of requests, in bytes."""
 
     message = 4 * 1024 * 1024  # of nsqd's default size, in a form
@@ -110,7 +110,7 @@ class Application(Router):
     def __init__(
         self,
         cluster: Cluster,
-        commands: Commands,
+        commands: CommandLines,
         security: Security,
         log: Logger,
         *,
@@ -121,34 +121,34 @@ class Application(Router):
         handlers = SimpleNamespace(queues=queues, nodes=nodes, messages=messages, changes=changes, api=api)
         handlers.login, handlers.log_out = _login, lambda site, request: security.log_out(request)
         handlers.static, handlers.ping = _static, lambda site, request: Content(b"OK", TEXT)
-        super().__init__(handlers, Limits, log, ROUTES, base_path)
+        super().__init__(handlers, BodyLimits, log, ROUTES, base_path)
         self._log = log
         self.security = security
         self._own_tokens = own_tokens
         self._base = base_path
-        self._site = Site(cluster, Monitor(cluster, commands), security, grafana_url, base_path)
+        self._site = PageSite(cluster, Monitor(cluster, commands), security, grafana_url, base_path)
         self._pool = ThreadPool(_THREADS)
         self._live_pool = ThreadPool(_LIVE_THREADS)
         self._streams = 0  # of live pages
         self._closed = Event()
 
     def roles(self, head: http11.Request) -> tuple[Role, str]:
-        """As Router's. There is nothing outside of the base path, also for who has no token."""
+        """Returns the roles of the router. There is nothing outside of the base path, also for who has no token."""
         return super().roles(head) if f"{head.path}/".startswith(f"{self._base}/") else (Role.ANYBODY, "")
 
     def body_limit(self, head: http11.Request) -> int:
-        """The maximum size of a request's body: nothing before its token and its origin are known to be good."""
+        """Permits no body before its token and its origin are known to be good."""
         try:
-            self.security.check(Request(head, self._base), self.roles(head)[0])
+            self.security.check(PageRequest(head, self._base), self.roles(head)[0])
         except HTTPError:
             return 0
         return super().body_limit(head)
 
     def respond(self, head: http11.Request, remote_address: str) -> Answer:
-        """The response to send, or its parts. Yields."""
+        """Returns the response to send, or its parts. Yields to the hub."""
         if not head.may_yield:
             raise WouldYield
-        request = Request(head, self._base)
+        request = PageRequest(head, self._base)
         try:
             self.security.check(request, self.roles(head)[0])
             answer = super().respond(head, remote_address)
@@ -161,8 +161,8 @@ class Application(Router):
         return add_headers(b"%sCache-Control: %s\r\n" % (HEADERS, caching), answer)
 
     def refuse(self, head: http11.Request, remote_address: str, error: HTTPError, headers: bytes) -> bytes:
-        """As Router's, with a page for people. Yields."""
-        request = Request(head, self._base)
+        """Refuses as the router does, with a page for people. Yields to the hub."""
+        request = PageRequest(head, self._base)
         content = self._pool.apply(self._error, (request, error))
         content = content._replace(headers=content.headers + headers)
         return routes.render_result(head, error.status, content, request.is_api)
@@ -172,7 +172,6 @@ class Application(Router):
         self._site.monitor.keep_history()
 
     def close(self) -> None:
-        """End the live pages, and the snapshots."""
         self._site.monitor.close()
         self._site.tails.close()
         self._closed.set()
@@ -182,7 +181,7 @@ class Application(Router):
 
     def _answer(self, role: Role, handler: Handler, head: http11.Request) -> Content | StreamedContent:
         """Calls a handler in a thread of the pool, or sends the live part of its page, which needs `role`."""
-        request = Request(head, self._base)
+        request = PageRequest(head, self._base)
         if request.is_live and handler in _LIVE:
             if self._streams >= _MOST_STREAMS:
                 raise HTTPError(503, "too many live pages are open")
@@ -190,7 +189,7 @@ class Application(Router):
         content: Content = self._pool.apply(self._handle, (handler, request))
         return content
 
-    def _events(self, role: Role, handler: Handler, request: Request) -> Generator[bytes]:
+    def _events(self, role: Role, handler: Handler, request: PageRequest) -> Generator[bytes]:
         """Yields server-sent events with the live part of a page, where it changed, while the client is there and has
         the role. All take their numbers from one Monitor, which queries the nodes once for all of them."""
         self._streams += 1
@@ -205,8 +204,8 @@ class Application(Router):
         finally:
             self._streams -= 1
 
-    def _handle(self, handler: Handler, request: Request) -> Content:
-        """In a thread of the pool. Raises nothing, which would go to the hub."""
+    def _handle(self, handler: Handler, request: PageRequest) -> Content:
+        """Calls a handler, in a thread of the pool. Raises nothing, which would go to the hub."""
         try:
             if request.changes:
                 _check_body(request.head)
@@ -233,13 +232,13 @@ class Application(Router):
             lines += f"Set-Cookie: {name}={value}; Path={path}; HttpOnly; SameSite=Strict; Max-Age={seconds}\r\n"
         return Content(b"", TEXT, 303, lines.encode("latin-1", "replace"))
 
-    def _log_defect(self, request: Request) -> str:
-        """Log the exception; the text to show."""
+    def _log_defect(self, request: PageRequest) -> str:
+        """Logs the exception, and returns the text to show."""
         self._log.error("ADMIN: %s %s", request.method, printable(request.path), stack=format_exc())
         return "A defect of this page, which has been logged."
 
-    def _error(self, request: Request, error: HTTPError) -> Content:
-        """In a thread of the pool, which has the templates. Raises nothing."""
+    def _error(self, request: PageRequest, error: HTTPError) -> Content:
+        """Returns the answer for an error, in a thread of the pool, which has the templates. Raises nothing."""
         text, status = str(error), error.status
         challenge = b'WWW-Authenticate: Bearer realm="nsqadmin"\r\n' if status == 401 else b""
         accepted = request.header("accept") or ""
@@ -256,8 +255,8 @@ class Application(Router):
         except Exception:
             return Content(self._log_defect(request).encode(), TEXT, 500)
 
-    def _render_live(self, handler: Handler, request: Request) -> str:
-        """The live part of a page. Raises nothing."""
+    def _render_live(self, handler: Handler, request: PageRequest) -> str:
+        """Returns the live part of a page. Raises nothing."""
         try:
             page = handler(self._site, request)
             assert isinstance(page, Page)
@@ -269,8 +268,8 @@ class Application(Router):
         return self._site.render_live(request, Page("error.html", title="Error", text=text))
 
 
-def _audited(request: Request) -> str:
-    """What a request asks for, in one line."""
+def _audited(request: PageRequest) -> str:
+    """Returns the request and the values of its form in one line."""
     words = [request.method, request.path]
     if request.segments[:1] != ("login",) and not request.is_api:
         with suppress(HTTPError):
@@ -279,7 +278,7 @@ def _audited(request: Request) -> str:
 
 
 def _check_body(head: http11.Request) -> None:
-    """HTTPError if the body is too large, or has not come."""
+    """Raises HTTPError if the body is too large, or has not come."""
     if head.too_big and not head.limit:
         raise HTTPError(503, "too many large messages arrive at the moment")
     if head.too_big:
@@ -288,7 +287,7 @@ def _check_body(head: http11.Request) -> None:
         raise HTTPError(400, "the body is incomplete")
 
 
-def _login(site: Site, request: Request) -> Page | Response:
+def _login(site: PageSite, request: PageRequest) -> Page | Response:
     """Shows the form for a token, again after an unknown one; else leads to the page that needed it."""
     if not site.security.has_tokens:
         return Redirect("/")
@@ -301,7 +300,7 @@ def _login(site: Site, request: Request) -> Page | Response:
     return Page("login.html", 403 if request.changes else 200, title="Log in", next=to, failed=request.changes)
 
 
-def _static(site: Site, request: Request) -> Response:
+def _static(site: PageSite, request: PageRequest) -> Response:
     name = request.segments[1]
     kind = _STATIC.get(PurePosixPath(name).suffix)
     file = resources.files("nsqadmin_cli.web") / "static" / name

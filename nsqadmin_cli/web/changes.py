@@ -21,9 +21,9 @@ from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.output import collected
 from nsqadmin_cli.table import ALWAYS, Block, Grid, Paragraph, Table
 from nsqadmin_cli.units import printable
-from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
+from nsqadmin_cli.web.http import HTTPError, PageRequest, Redirect, Response
 from nsqadmin_cli.web.present import HTMLTable, address_of, facts, html_table, node_address, query, with_query
-from nsqadmin_cli.web.site import Lines, Page, Site
+from nsqadmin_cli.web.site import Multiline, Page, PageSite
 
 TARGETS = ("topic", "channel", "node")  # fields that are not shown if they are given
 
@@ -67,18 +67,18 @@ def _fields(command: ChangeCommand, given: Mapping[str, str]) -> Iterator[Field]
             yield Field(param, name, value, help, pairs, is_check, is_text, name in TARGETS and bool(value))
 
 
-def _command_of(request: Request) -> ChangeCommand:
+def _command_of(request: PageRequest) -> ChangeCommand:
     """Returns the command whose words follow in the path; HTTPError."""
-    found: click.Command | None = cli
+    command: click.Command | None = cli
     for word in request.segments[1:]:
-        found = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
-    if not isinstance(found, ChangeCommand):
+        command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+    if not isinstance(command, ChangeCommand):
         raise HTTPError(404, "NOT_FOUND")
-    return found
+    return command
 
 
-def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) -> Change:
-    """Raises click.UsageError for values that the command line would refuse, and AdminError."""
+def _plan(site: PageSite, command: ChangeCommand, fields: list[Field], node: str) -> Change:
+    """Makes the change; raises click.UsageError for values that the command line would refuse, and AdminError."""
     options = [word for field in fields if not isinstance(field.param, click.Argument) for word in field.words()]
     arguments = [word for field in fields if isinstance(field.param, click.Argument) for word in field.words()]
     parser = click.Command(command.name, params=list(command.own))
@@ -87,18 +87,12 @@ def _plan(site: Site, command: ChangeCommand, fields: list[Field], node: str) ->
     return command.plan(cluster=cluster, **values)
 
 
-def _digest(change: Change) -> str:
-    """Returns what stands for the matches of a pattern in a form; "" without any."""
-    matches = "\n".join(map(str, change.matches))
-    return sha256(matches.encode()).hexdigest()[:32] if matches else ""
-
-
-def show(site: Site, request: Request) -> Page:
-    """The form and, as soon as all that the command requires is given, the plan."""
+def show(site: PageSite, request: PageRequest) -> Page:
+    """Shows the form and, as soon as all that the command requires is given, the plan."""
     return _page(site, request, request.query, is_confirmed=False)
 
 
-def act(site: Site, request: Request) -> Page | Response:
+def act(site: PageSite, request: PageRequest) -> Page | Response:
     """Does a change that was confirmed, else shows its plan. One that loses nothing ends on the page of its topic."""
     is_confirmed = request.form.get("confirmed") == "yes"
     page = _page(site, request, request.form, is_confirmed=is_confirmed)
@@ -111,17 +105,16 @@ def act(site: Site, request: Request) -> Page | Response:
     return Redirect(with_query(page.values["back"], notice=notice))
 
 
-def done(site: Site, request: Request) -> Page:
-    """Returns the result of a change or of a publication, as it was kept."""
+def done(site: PageSite, request: PageRequest) -> Page:
     page = site.kept(request.segments[1])
     if not isinstance(page, Page):
         raise HTTPError(404, "This result is no longer kept.")
     return page
 
 
-def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: bool) -> Page:
+def _page(site: PageSite, request: PageRequest, form: dict[str, str], *, is_confirmed: bool) -> Page:
     command = _command_of(request)
-    given = {name: Lines(text.strip().replace("\r\n", "\n")) for name, text in form.items()}
+    given = {name: Multiline(text.strip().replace("\r\n", "\n")) for name, text in form.items()}
     fields = [*_fields(command, given)]
     names = {field.name for field in fields}
     node = "" if "node" in names else given.get("node", "")
@@ -132,7 +125,8 @@ def _page(site: Site, request: Request, form: dict[str, str], *, is_confirmed: b
             # Nothing can be done, or reported as done, without a plan: the parser reports what is missing.
             if is_confirmed or all(field.value for field in fields if field.param.required):
                 change = _plan(site, command, fields, node)
-                seen = _digest(change)
+                if change.matches:  # of a pattern, for which this stands in the form
+                    seen = sha256("\n".join(map(str, change.matches)).encode()).hexdigest()[:32]
                 if is_confirmed and seen != given.get("seen", ""):
                     errors, status = ["Others match than were shown: nothing was done. Look at the plan again."], 409
                 elif is_confirmed and change.do:

@@ -6,7 +6,7 @@ import signal
 from gnsqd.log import Level, Logger
 from gnsqd.shared.errors import StartError
 from nsqadmin_cli.command_base import Parsed, command, flag, option
-from nsqadmin_cli.context import ClusterSettings, Commands
+from nsqadmin_cli.context import ClusterSettings, CommandLines
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.units import printable
 
@@ -81,7 +81,9 @@ def web(
     end = Event()
     supervisor = Supervisor(log, end.set)
     supervisor.watch()
-    application = Application(cluster, Commands(settings), security, log, grafana_url=grafana_url, base_path=base_path)
+    application = Application(
+        cluster, CommandLines(settings), security, log, grafana_url=grafana_url, base_path=base_path
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         gevent.signal_handler(number, end.set)
     log.info("ADMIN: the page is at %s%s", url_of(listener), base_path)

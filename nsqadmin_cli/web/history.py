@@ -24,7 +24,7 @@ _ADJACENT = 15.0  # seconds; while nobody looks, there is a snapshot every 10 s
 _UNKNOWN = array("f", [nan] * 3)  # depth, in/s and finished/s
 
 
-class Window(NamedTuple):
+class HistoryWindow(NamedTuple):
     """One value for each step, the latest last; NaN where it is unknown."""
 
     seconds: float  # of a step
@@ -72,12 +72,12 @@ class _Ring:
         self.values[at : at + 3] = values
 
     def figure(self, offset: int, steps: range) -> list[float]:
-        """The depths, rates in or rates finished, by their offset, of these steps."""
+        """Returns the depths, rates in or rates finished, by their offset, of these steps."""
         kept = range(self.last - self.steps + 1, self.last + 1)
         return [self.values[3 * (step % self.steps) + offset] if step in kept else nan for step in steps]
 
 
-class History:
+class ClusterHistory:
     """Owns the values of all topics and channels, by their keys; `("", "")` is the cluster. The depth of the cluster
     and of a topic is that of topics and channels together."""
 
@@ -107,9 +107,9 @@ class History:
             for ring in self._series.get(key, ()):
                 ring.add(snapshot.moment, value)
 
-    def window(self, moment: float, seconds: float, topic: str = "", channel: str = "") -> Window | None:
-        """The last `seconds` before `moment`, by time.monotonic(), or less if values begin later, of the cluster, a
-        topic or a channel; in the finest steps that reach so far back. None if there is no value."""
+    def window(self, moment: float, seconds: float, topic: str = "", channel: str = "") -> HistoryWindow | None:
+        """Returns the last `seconds` before `moment`, by time.monotonic(), or less if values begin later, of the
+        cluster, a topic or a channel; in the finest steps that reach so far back. None if there is no value."""
         rings = self._series.get((topic, channel))
         if rings is None:
             return None
@@ -120,10 +120,9 @@ class History:
         depths = ring.figure(0, steps)
         known = next((index for index, depth in enumerate(depths) if not isnan(depth)), 0)
         rates = (ring.figure(offset, steps[known:]) for offset in (1, 2))
-        return Window(ring.seconds, steps[known:], depths[known:], *rates)
+        return HistoryWindow(ring.seconds, steps[known:], depths[known:], *rates)
 
-    def depths(self, window: Window, topic: str, channel: str = "") -> list[float]:
-        """The depths of a topic or channel at the times of `window`."""
+    def depths(self, window: HistoryWindow, topic: str, channel: str = "") -> list[float]:
         rings = self._series.get((topic, channel), ())
         return next((ring.figure(0, window.steps) for ring in rings if ring.seconds == window.seconds), [])
 
@@ -154,7 +153,7 @@ _HEIGHT = 120
 _SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_POINTS = 72, 16, 18
 
 
-def charts_of(history: History, moment: float, view: View, topic: str = "", channel: str = "") -> Charts | None:
+def charts_of(history: ClusterHistory, moment: float, view: View, topic: str = "", channel: str = "") -> Charts | None:
     """Returns charts of depth and rates, as far as there are values until `moment`. Rates are in the same scale."""
     window = history.window(moment, RANGES[view.range][0], topic, channel)
     if window is None:
@@ -210,25 +209,25 @@ def _known(values: Sequence[float]) -> list[float]:
 
 
 def _top(*series: Sequence[float]) -> float:
-    """The least round number that no value exceeds, so that a scale changes rarely."""
+    """Returns the least round number that no value exceeds, so that a scale changes rarely."""
     highest = max((value for values in series for value in _known(values)), default=0.0)
     power = 10.0 ** floor(log10(max(highest, 1.0)))
     return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= highest)
 
 
 def _runs(values: Sequence[float]) -> list[list[tuple[int, float]]]:
-    """The values that have no gap between them, with their indexes."""
+    """Returns the values that have no gap between them, with their indexes."""
     groups = groupby(enumerate(values), lambda pair: isnan(pair[1]))
     return [list(run) for is_gap, run in groups if not is_gap]
 
 
 def _placed(run: Sequence[tuple[int, float]], width: float, top: float, height: int) -> list[tuple[int, int]]:
-    """The points of values in a box of this height, with room for the line at both ends."""
+    """Places values in a box of this height, with room for the line at both ends."""
     return [(round(index * width), round(height - 1 - value / top * (height - 2))) for index, value in run]
 
 
 def _points(points: Sequence[tuple[int, int]]) -> str:
-    """The points of a line, without those inside of its level parts."""
+    """Writes the points of a line, without those inside of its level parts."""
     around = zip([None, *points], points, [*points[1:], None], strict=False)
     kept = [here for before, here, after in around if not (before and after and before[1] == here[1] == after[1])]
     return " ".join(f"{x},{y}" for x, y in kept)

@@ -8,13 +8,13 @@ from urllib.parse import parse_qsl, quote
 from gnsqd.web import http11
 from gnsqd.web.routes import Content, HTTPError
 
-__all__ = ["HTML", "TEXT", "Content", "HTTPError", "Redirect", "Request", "Response"]
+__all__ = ["HTML", "TEXT", "Content", "HTTPError", "PageRequest", "Redirect", "Response"]
 
 HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 
 
-class Request:
+class PageRequest:
     """A request below the path `base`, which its own path and target are without."""
 
     def __init__(self, head: http11.Request, base: str = "") -> None:
@@ -26,7 +26,7 @@ class Request:
 
     @property
     def names(self) -> list[str]:
-        """Of a topic and perhaps a channel, or of a node: in the path, or in the query if a path cannot have them."""
+        """The names of a topic and perhaps a channel, or of a node: in the path, or in the query if a path cannot."""
         if self.segments[1:]:
             return list(self.segments[1:])
         given = [self.query.get(key, "") for key in (("node",) if "nodes" in self.segments else ("topic", "channel"))]
@@ -42,7 +42,7 @@ class Request:
 
     @property
     def is_live(self) -> bool:
-        """Whether the live part of a page is to be sent again and again, as an EventSource asks."""
+        """True if the live part of a page is to be sent again and again, as an EventSource asks."""
         return self.method == "GET" and "text/event-stream" in (self.header("accept") or "")
 
     def header(self, name: str) -> str | None:
@@ -59,7 +59,7 @@ class Request:
 
     @cached_property
     def form(self) -> dict[str, str]:
-        """The fields of a form; HTTPError."""
+        """Returns the fields of a form; raises HTTPError."""
         try:
             return dict(parse_qsl(self.head.body.decode("ascii"), keep_blank_values=True, max_num_fields=50))
         except ValueError:

@@ -16,11 +16,11 @@ from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.message import MOST, Peeked, PeekedQueue, hex_lines, peek_at, pretty_lines
 from nsqadmin_cli.snapshot import ask_holders
 from nsqadmin_cli.units import parse_duration, plural, printable, suggestion
-from nsqadmin_cli.web.http import HTTPError, Redirect, Request, Response
+from nsqadmin_cli.web.http import HTTPError, PageRequest, Redirect, Response
 from nsqadmin_cli.web.monitor import FRESH
 from nsqadmin_cli.web.present import View, common, query
 from nsqadmin_cli.web.queues import unknown
-from nsqadmin_cli.web.site import Exact, Lines, Page, Site
+from nsqadmin_cli.web.site import Exact, Multiline, Page, PageSite
 from nsqadmin_cli.web.tail import SHOWN, TEMPORARY
 
 _LONGEST_BODY = 20_480  # characters of a message that are shown
@@ -29,8 +29,8 @@ _COMPLETED = 300  # topics that a form completes
 VIEWS = {"": "formatted", "raw": "as it is", "hex": "in hexadecimal"}  # of bodies
 
 
-def peek(site: Site, request: Request) -> Page:
-    """The queued messages of a topic or channel, of every node that can show them."""
+def peek(site: PageSite, request: PageRequest) -> Page:
+    """Shows the queued messages of a topic or channel, of every node that can show them."""
     given, number, find = request.query, request.query.get("count", "10"), request.query.get("find", "")
     topic, channel = given.get("topic", ""), given.get("channel", "")
     if not topic or not number.isdecimal() or not 0 < int(number[:9]) <= MOST:
@@ -41,10 +41,10 @@ def peek(site: Site, request: Request) -> Page:
     queues = {at: answer for at, answer in answers.items() if isinstance(answer, PeekedQueue)}
     nodes, longest = [], 0
     for at, queue in queues.items():
-        found = _found(queue.messages, find)
-        longest = max(longest, len(found) if find else min(queue.depth, MOST))
-        shown = [_message(each, given) for each in found[(page - 1) * count : page * count]]
-        nodes.append((str(at), queue.depth, len(found) if find else None, shown))
+        matching = _matching(queue.messages, find)
+        longest = max(longest, len(matching) if find else min(queue.depth, MOST))
+        shown = [_message(each, given) for each in matching[(page - 1) * count : page * count]]
+        nodes.append((str(at), queue.depth, len(matching) if find else None, shown))
     return Page(
         "peek.html",
         title="Queued messages",
@@ -60,20 +60,19 @@ def peek(site: Site, request: Request) -> Page:
 
 
 def _bodies(topic: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """What the form of a page with messages needs."""
+    """Returns the values that the form of a page with messages needs."""
     values = {"find": given.get("find", ""), "views": VIEWS, "view": given.get("view", "")}
     return values | {"is_dead": is_dead_letter_topic(topic)}
 
 
-def _found(messages: Iterable[Peeked], find: str) -> list[Peeked]:
+def _matching(messages: Iterable[Peeked], find: str) -> list[Peeked]:
     """Returns those with this text in the body, in any case, or in the id; all for ""."""
     text = find.lower()
     return [each for each in messages if text in f"{each.message.id_text} {each.message.body_text}".lower()]
 
 
 def _message(peeked: Peeked, given: Mapping[str, str]) -> dict[str, Any]:
-    """The values of a message for the template. The body of a dead letter is the original one, unless it is shown as
-    it is."""
+    """Returns the values of a message for the template: of a dead letter, the original body, unless it is shown raw."""
     message, view, letter = peeked.message, given.get("view", ""), None
     if not view and is_dead_letter_topic(message.topic):
         with suppress(ValueError):
@@ -91,12 +90,12 @@ def _message(peeked: Peeked, given: Mapping[str, str]) -> dict[str, Any]:
         "size": units.size(peeked.size),
         "place": "on disk" if peeked.on_disk else "in memory",
         "cut": peeked.size > len(peeked.message.body) or len(text) > _LONGEST_BODY,
-        "body": Lines(text[:_LONGEST_BODY]),
+        "body": Multiline(text[:_LONGEST_BODY]),
     }
 
 
-def tail(site: Site, request: Request) -> Page:
-    """The latest messages of a topic. They are only consumed for live pages, which no other site can load."""
+def tail(site: PageSite, request: PageRequest) -> Page:
+    """Shows the latest messages of a topic. They are only consumed for live pages, which no other site can load."""
     name = request.query.get("topic", "")
     if not name:
         raise HTTPError(400, "a topic is needed")
@@ -121,19 +120,19 @@ def tail(site: Site, request: Request) -> Page:
     )
     if request.is_live and is_possible:
         tail = site.tails.look(name)
-        found = _found(list(tail.latest), request.query.get("find", ""))
-        page.values["messages"] = [_message(each, request.query) for each in found]
+        matching = _matching(list(tail.latest), request.query.get("find", ""))
+        page.values["messages"] = [_message(each, request.query) for each in matching]
         page.values["count"] = tail.count
         page.values["errors"] += tail.errors
     return page
 
 
-def publish(site: Site, request: Request) -> Page:
+def publish(site: PageSite, request: PageRequest) -> Page:
     return _publish_page(site, request.query.get("topic", ""))
 
 
-def _publish_page(site: Site, topic: str, **more: Any) -> Page:
-    """The form to publish, with what was sent before. It completes the topics with the most messages."""
+def _publish_page(site: PageSite, topic: str, **more: Any) -> Page:
+    """Shows the form to publish, with what was sent before. It completes the topics with the most messages."""
     snapshot = site.monitor.snapshot(10.0)
     topics = sorted(snapshot.totals.topics, key=lambda stats: stats.message_count, reverse=True)
     return Page(
@@ -148,8 +147,7 @@ def _publish_page(site: Site, topic: str, **more: Any) -> Page:
     )
 
 
-def send(site: Site, request: Request) -> Page | Response:
-    """Publish one message to one node."""
+def send(site: PageSite, request: PageRequest) -> Page | Response:
     form: dict[str, Any] = request.form
     topic, body, defer = form.get("topic", ""), form.get("body", ""), form.get("defer", "").strip()
     given: dict[str, Any] = {"node": form.get("node", ""), "defer": defer}

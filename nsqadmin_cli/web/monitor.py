@@ -1,4 +1,4 @@
-"""What the page knows of the cluster: snapshots, rates, the last hour and findings, shared by everybody who looks.
+"""The page's view of the cluster: snapshots, rates, the last hour and findings, shared by everybody who looks.
 
 While nobody looks, nothing is queried, except for the charts in the hour after a look. Threads may share a Monitor; at
 most one of them queries the nodes at a time, and the others wait for its answer. Of earlier snapshots only the counts
@@ -23,12 +23,12 @@ from nsqadmin_cli.api import ChannelStats, Latency, Lookupd, NodeStats, Nsqd
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.commands.doctor import findings_of
 from nsqadmin_cli.commands.nodes import listed_topics, rows_with_daemons
-from nsqadmin_cli.context import Commands
+from nsqadmin_cli.context import CommandLines
 from nsqadmin_cli.diagnosis.examination import Examination, Finding, Severity
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.http_client import Address
 from nsqadmin_cli.snapshot import ClusterSnapshot
-from nsqadmin_cli.web.history import History
+from nsqadmin_cli.web.history import ClusterHistory
 
 INTERVAL = 2.0  # seconds between two live snapshots
 FRESH = 1.0  # seconds for which a snapshot serves every view
@@ -48,8 +48,7 @@ T = TypeVar("T")
 
 
 def _return_large_blocks() -> None:
-    """Have large blocks returned to the system when they are freed. glibc would keep what threads read, for each of
-    them, as large as the largest answer."""
+    """Returns large blocks to the system when they are freed. glibc would keep the largest answer for each thread."""
     with suppress(AttributeError, OSError, TypeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 18)
 
@@ -84,14 +83,14 @@ class Kept(Generic[T]):
         self._kept: tuple[T | AdminError, float, object] | None = None  # with the last change before it
 
     def latest(self) -> T | None:
-        """The latest value, which may be old, or None; a newer one is got meanwhile."""
+        """Returns the latest value, which may be old, or None; starts to get a newer one."""
         kept = self._kept
         if self._is_older(self._seconds) and self._lock.acquire(blocking=False):
             threading.Thread(target=self._renew_and_release, daemon=True).start()
         return None if kept is None or isinstance(kept[0], AdminError) else kept[0]
 
     def value(self, oldest: float = 60.0) -> T:
-        """The latest value, unless it is more than `oldest` seconds old; then wait for the next one. AdminError."""
+        """Returns the latest value; if it is older than `oldest` seconds, waits for a new one. Raises AdminError."""
         if self._is_older(oldest):
             with self._lock:
                 if self._is_older(oldest):  # else another thread has renewed it meanwhile
@@ -105,7 +104,7 @@ class Kept(Generic[T]):
         return value
 
     def expire(self) -> None:
-        """The value is too old from now on, also one that a thread is getting, until there is a newer one."""
+        """Makes the value too old from now on, also one that a thread is getting, until there is a newer one."""
         self._change = object()
 
     def _is_older(self, seconds: float) -> bool:
@@ -137,19 +136,17 @@ class Diagnosis:
 
     @property
     def kinds(self) -> dict[tuple[Severity, str], list[Finding]]:
-        """The findings by severity and kind."""
         return units.grouped(((finding.severity, finding.code), finding) for finding in self.findings)
 
     @property
     def age(self) -> float:
-        """Seconds since the examination."""
         return max(0.0, time.time() - self.clock)
 
 
 class Monitor:
     """Owns the snapshots of one cluster. `commands` are for the remedies of findings."""
 
-    def __init__(self, cluster: Cluster, commands: Commands) -> None:
+    def __init__(self, cluster: Cluster, commands: CommandLines) -> None:
         _return_large_blocks()
         self.cluster = cluster
         cluster.http.quick = _QUICK  # for all that the page asks
@@ -158,7 +155,7 @@ class Monitor:
         self._earlier: deque[ClusterSnapshot] = deque(maxlen=4)  # of counts alone, the youngest last
         self._looked = -_REMEMBERED
         self._closed = threading.Event()
-        self.history = History()
+        self.history = ClusterHistory()
         self._snapshots = Kept(self._take, math.inf)
         self._nodes = Kept(lambda: (cluster.nsqds(), list(cluster.lookupd_errors)), _NODES)
         self.diagnosis = Kept(self._examine, _EXAMINED)
@@ -167,8 +164,8 @@ class Monitor:
         self.registered = Kept(lambda: cluster.ask_lookupds(Lookupd.nodes), _NODES)  # at each nsqlookupd
 
     def snapshot(self, oldest: float) -> ClusterSnapshot:
-        """All nodes with their clients, at most `oldest` seconds ago, with flows if there was a snapshot before.
-        AdminError if no nsqlookupd answers and no node was given."""
+        """Returns all nodes with their clients, at most `oldest` seconds ago, with flows if there was a snapshot
+        before. Raises AdminError if no nsqlookupd answers and no node was given."""
         self._looked = time.monotonic()
         return self._snapshots.value(oldest)
 
@@ -177,7 +174,6 @@ class Monitor:
         threading.Thread(target=self._sample, name="history", daemon=True).start()
 
     def close(self) -> None:
-        """Ends that thread."""
         self._closed.set()
 
     def _sample(self) -> None:
@@ -199,7 +195,7 @@ class Monitor:
         return snapshot
 
     def changed(self) -> None:
-        """An operation was done: the next snapshot is a new one."""
+        """Makes the next snapshot a new one, after an operation was done."""
         for kept in (self._snapshots, self.diagnosis, self.node_rows, self.listed, self.registered):
             kept.expire()
 

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsqadmin_cli import stat_tables, units
-from nsqadmin_cli.api import Producer
-from nsqadmin_cli.commands.nodes import Listed
+from nsqadmin_cli.api import Listing
+from nsqadmin_cli.commands.nodes import ListedTopic
 from nsqadmin_cli.errors import NotFound
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.stat_tables import LISTING, PROCESS, RATES, NodeRow
 from nsqadmin_cli.table import Cell, Grid, Tone, columns_of, shown, table_of
 from nsqadmin_cli.units import printable
-from nsqadmin_cli.web.http import Request
+from nsqadmin_cli.web.http import PageRequest
 from nsqadmin_cli.web.present import View, common, facts, html_table, query, tone_class, with_query
-from nsqadmin_cli.web.site import Page, Site
+from nsqadmin_cli.web.site import Page, PageSite
 
 _ON_NODE = ("version", "topic_count", "backend_depth", "in_flight_count", "message_count")  # of a node, on its own page
 _OF_A_KIND = 50  # findings on one page
 
 
-def nodes(site: Site, request: Request) -> Page:
+def nodes(site: PageSite, request: PageRequest) -> Page:
     if request.names:
         return node(site, request)
     details = site.monitor.node_rows.value()
@@ -50,7 +50,7 @@ def _add_details(row: NodeRow, details: NodeRow | None) -> None:
     row.tombstoned_topics = details.tombstoned_topics
 
 
-def node(site: Site, request: Request) -> Page:
+def node(site: PageSite, request: PageRequest) -> Page:
     (name,) = request.names
     snapshot = site.snapshot(request)
     address = next((at for at in snapshot.answers if str(at) == name), None)
@@ -87,14 +87,13 @@ def node(site: Site, request: Request) -> Page:
 
 
 def _number(row: NodeRow, name: str) -> tuple[str, str, str]:
-    """Heading, text and class of a figure of a node."""
     its = columns_of(NodeRow)[name]
     text, tone = shown(getattr(row, name), its)
     return its.heading, text or "–", tone_class(tone)
 
 
-def options(site: Site, request: Request) -> Page:
-    """All options of a node, as `gnsqadmin config get` shows them."""
+def options(site: PageSite, request: PageRequest) -> Page:
+    """Shows all options of a node, as `gnsqadmin config get` does."""
     from nsqadmin_cli.commands.config import value_table
     from nsqadmin_cli.node_options import NODE_OPTIONS, options_of
 
@@ -104,8 +103,7 @@ def options(site: Site, request: Request) -> Page:
     return Page("options.html", node=str(node), table=table)
 
 
-def lookup(site: Site, request: Request) -> Page:
-    """What the nsqlookupds list."""
+def lookup(site: PageSite, request: PageRequest) -> Page:
     if not site.cluster.lookupds:
         return Page("lookup.html", title="Lookup", table=None)
     rows = [listed for _, listed in sorted(site.monitor.listed.value().items())]
@@ -117,22 +115,22 @@ def lookup(site: Site, request: Request) -> Page:
         "lookup.html",
         title="Lookup",
         lookupds=registered,
-        table=html_table("Topics", table_of(Listed, rows, empty="No topics."), view=View.of(request)),
+        table=html_table("Topics", table_of(ListedTopic, rows, empty="No topics."), view=View.of(request)),
         tombstoned=[(listed.topic_name, sorted(listed.tombstoned)) for listed in rows if listed.tombstoned],
         taken=units.clock(time.time()),
     )
 
 
-def _registrations(producers: Sequence[Producer]) -> list[tuple[Producer, str]]:
-    """The nodes that an nsqlookupd lists, each with the topics that it hides there."""
+def _registrations(producers: Sequence[Listing]) -> list[tuple[Listing, str]]:
+    """Returns the nodes that an nsqlookupd lists, each with the topics that it hides there."""
     return [
         (it, units.shortened([topic for topic, dead in zip(it.topics, it.tombstones, strict=False) if dead], 5))
         for it in sorted(producers, key=lambda producer: producer.name)
     ]
 
 
-def doctor(site: Site, request: Request) -> Page:
-    """The latest findings by kind, or those of one kind; after an examination of some seconds if there are none yet."""
+def doctor(site: PageSite, request: PageRequest) -> Page:
+    """Shows the latest findings by kind, or of one kind; after an examination of some seconds if there are none yet."""
     diagnosis = site.monitor.diagnosis.value(math.inf)
     view, kind = View.of(request), request.query.get("kind", "")
     findings = [finding for finding in diagnosis.findings if finding.code == kind]

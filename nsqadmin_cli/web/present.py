@@ -9,7 +9,7 @@ from nsqadmin_cli import units
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import ALWAYS, AT_LEFT, Column, Form, Grid, Row, Table, Tone, as_json, shown
 from nsqadmin_cli.units import printable
-from nsqadmin_cli.web.http import Request
+from nsqadmin_cli.web.http import PageRequest
 
 PAGE_ROWS = 100  # of one table on one page
 AT_LEAST = "at least"  # of sums that lack a node
@@ -21,21 +21,21 @@ Link = Callable[[str, dict[str, object]], str]
 
 
 def address_of(*names: str) -> str:
-    """The path of a topic, or of a channel. Browsers take `.` and `..` for directories, and servers may take an escaped
-    slash for one, so these are in the query."""
+    """Returns the path of a topic, or of a channel. Browsers take `.` and `..` for directories, and servers may take an
+    escaped slash for one, so these are in the query."""
     if any(name in (".", "..") or "/" in name for name in names):
         return f"/topics?{query(topic=names[0], channel=names[1] if len(names) > 1 else '')}"
     return "/".join(["/topics", *(quote(name, safe="", errors="replace") for name in names)])
 
 
 def node_address(node: object) -> str:
-    """The path of a node; that of a unix socket has slashes."""
+    """Returns the path of a node; that of a unix socket has slashes."""
     name = str(node)
     return f"/nodes?{query(node=name)}" if "/" in name else f"/nodes/{quote(name, safe='', errors='replace')}"
 
 
 def query(**values: object) -> str:
-    """The query of an address, without empty values."""
+    """Encodes the query of an address, without empty values."""
     return urlencode({name: str(value) for name, value in values.items() if value not in ("", None)}, errors="replace")
 
 
@@ -79,7 +79,7 @@ class Heading(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """Which `rows` are on page `number` of `last`, and the addresses of the pages before and after it, if any."""
+    """The `rows` that are on page `number` of `last`, and the addresses of the pages before and after it, if any."""
 
     rows: slice
     number: int
@@ -105,8 +105,9 @@ _USUAL = {"sort": "trouble", "range": "1h"}  # what an address leaves out
 
 
 class View(NamedTuple):
-    """What the address of a page selects of its main table: texts to find, the column to sort by, with a hyphen before
-    it for the other order, and the page; the range of the charts, a key of RANGES; and "only" for topics in trouble."""
+    """The part of its main table that the address of a page selects: texts to find, the column to sort by, with a
+    hyphen before it for the other order, and the page; the range of the charts, a key of RANGES; and "only" for topics
+    in trouble."""
 
     path: str
     find: str = ""
@@ -116,7 +117,7 @@ class View(NamedTuple):
     trouble: str = ""
 
     @classmethod
-    def of(cls, request: Request, sort: str = "") -> "View":
+    def of(cls, request: PageRequest, sort: str = "") -> "View":
         """Returns what the address of a request selects; `sort` is the column to sort by if it selects none."""
         given = request.query
         page = given.get("page", "1")
@@ -131,13 +132,13 @@ class View(NamedTuple):
         )
 
     def at(self, *, page: int = 1, **others: str) -> str:
-        """The address of another page, or of the first page of another sorting or range, or of all topics or some."""
+        """Returns the address of another page, or of the first page with another sorting, range or choice of topics."""
         chosen = {"find": self.find, "trouble": self.trouble, "sort": self.sort, "range": self.range} | others
         chosen = {name: value for name, value in chosen.items() if value != _USUAL.get(name)}
         return with_query(self.path, **chosen, page=page if page > 1 else "")
 
     def pages(self, count: int, of: int = PAGE_ROWS) -> Pages:
-        """The page of this view if there are `count` rows, and `of` on each page."""
+        """Returns the page of this view if there are `count` rows, and `of` on each page."""
         last = max(1, -(-count // of))
         page = min(max(1, self.page), last)
         previous, following = self.at(page=page - 1) if page > 1 else "", self.at(page=page + 1) if page < last else ""
@@ -155,7 +156,11 @@ def html_table(caption: str, table: Table, link: Link = link_of, view: View | No
     keys = [column.key for column in columns]
     order = view.sort.removeprefix("-") if view is not None else ""
     if view is not None and order in keys:
-        _sort(table, keys.index(order), is_reversed=view.sort != order)
+        index = keys.index(order)
+        table.sort(index)
+        if view.sort != order:  # reversed; blanks stay last
+            blanks = [row for row in table.rows if as_json(row[index]) is None]
+            table.rows = [row for row in reversed(table.rows) if as_json(row[index]) is not None] + blanks
     count = len(table.rows)
     pages = view.pages(count) if view is not None else None
     rows = table.rows[pages.rows] if pages is not None else table.rows
@@ -168,13 +173,6 @@ def html_table(caption: str, table: Table, link: Link = link_of, view: View | No
         count,
         pages,
     )
-
-
-def _sort(table: Table, index: int, *, is_reversed: bool) -> None:
-    table.sort(index)
-    if is_reversed:
-        blanks = [row for row in table.rows if as_json(row[index]) is None]
-        table.rows = [row for row in reversed(table.rows) if as_json(row[index]) is not None] + blanks
 
 
 def _heading(column: Column, view: View | None) -> Heading:
@@ -225,7 +223,7 @@ def tone_class(tone: Tone | None) -> str:
 
 
 def facts(grid: Grid) -> list[tuple[str, str, str]]:
-    """Name, text and class of the rows of a grid."""
+    """Returns name, text and class of the rows of a grid."""
     rows = []
     for row in grid.rows:
         name, *values = (getattr(value, "value", value) for value in row)

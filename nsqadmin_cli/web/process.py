@@ -67,11 +67,11 @@ class PageProcess:
 
     @property
     def url(self) -> str:
-        """Where it is from this machine."""
+        """The page's address for this machine."""
         return url_of(self._listener)
 
     def serve(self) -> None:
-        """Start the process whenever it is needed, until `close`. Yields."""
+        """Starts the process whenever it is needed, until `stop`. Yields to the hub."""
         self._greenlet = getcurrent()
         self._log.info("ADMIN: listening on %s", self._listener.address)
         pause, longest = _PAUSES
@@ -87,7 +87,7 @@ class PageProcess:
             pause = min(2 * pause, longest)
 
     def stop(self) -> None:
-        """Stop listening, and begin to end the process. Never yields."""
+        """Stops listening, and begins to end the process. Never yields."""
         self._closed = True
         self._listener.close()
         if self._greenlet is not None:
@@ -95,12 +95,12 @@ class PageProcess:
         self._log.info("ADMIN: closing %s", self._listener.address)
 
     def join(self) -> None:
-        """Wait until the process has ended. Yields."""
+        """Waits until the process has ended. Yields to the hub."""
         if self._greenlet is not None:
             self._greenlet.join()
 
     def _run(self) -> str:
-        """Run one process to its end; how it failed, "" if it did not."""
+        """Runs one process to its end, and returns how it failed, "" if it did not."""
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
         try:
             from subprocess import DEVNULL, Popen  # most daemons have no page; there may be no descriptor left
@@ -140,7 +140,7 @@ class PageProcess:
 
 
 def _end(process: "Popen[bytes]") -> int:
-    """The exit code of a process that ends, or is killed. Yields."""
+    """Waits for the end of a process, or kills it, and returns its exit code. Yields to the hub."""
     end = monotonic() + _END_SECONDS
     while (code := process.poll()) is None:
         if monotonic() > end:
@@ -150,7 +150,7 @@ def _end(process: "Popen[bytes]") -> int:
 
 
 def reachable(address: str) -> str:
-    """The address of a listener, as this machine can connect to it."""
+    """Returns the address of a listener, as this machine can connect to it."""
     try:
         host, port = split_host_port(address)
     except ValueError:  # the path of a unix socket
@@ -163,11 +163,11 @@ def url_of(listener: Listener) -> str:
 
 
 def is_loopback(listener: Listener) -> bool:
-    """Whether only this machine can connect."""
+    """Returns True if only this machine can connect."""
     return is_loopback_host(split_host_port(listener.address)[0])
 
 
 def warn_unless(protected: bool, listener: Listener, log: Logger) -> None:
-    """Log a warning if other machines can connect, and the page is not protected by tokens or read-only."""
+    """Logs a warning if other machines can connect, and the page is not protected by tokens or read-only."""
     if not (protected or is_loopback(listener)):
         log.warn("ADMIN: everybody who reaches %s can change the cluster", url_of(listener))

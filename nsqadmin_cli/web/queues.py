@@ -16,9 +16,9 @@ from nsqadmin_cli.stat_tables import Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import printable, suggestion
 from nsqadmin_cli.web.history import add_sparklines, charts_of
-from nsqadmin_cli.web.http import Request
+from nsqadmin_cli.web.http import PageRequest
 from nsqadmin_cli.web.present import AT_LEAST, LAST_KNOWN, RANGES, HTMLTable, View, common, facts, html_table, link_of
-from nsqadmin_cli.web.site import Page, Site
+from nsqadmin_cli.web.site import Page, PageSite
 
 _CHANNELS = 20  # whose names contain a text, on the overview
 _BACKLOG = 10.0  # seconds of what arrives that are queued where a queue grows, so that no burst counts
@@ -110,7 +110,7 @@ def _topic_row(snapshot: ClusterSnapshot, topic: TopicStats) -> TopicRow:
     )
 
 
-def overview(site: Site, request: Request) -> Page:
+def overview(site: PageSite, request: PageRequest) -> Page:
     if request.names:
         return topic(site, request) if len(request.names) == 1 else channel(site, request)
     snapshot, view = site.snapshot(request), View.of(request, sort="trouble")
@@ -143,7 +143,7 @@ def overview(site: Site, request: Request) -> Page:
 
 
 def _found_channels(snapshot: ClusterSnapshot, find: str) -> HTMLTable | None:
-    """The first channels whose own name contains a text, if there is one to find."""
+    """Lists the first channels whose own name contains a text, if there is one to find."""
     keys = [key for key in snapshot.channel_shares if find and find.lower() in key[1].lower()]
     if not keys:
         return None
@@ -157,7 +157,7 @@ def _matches(topic: TopicStats, find: str) -> bool:
     return text in topic.topic_name.lower() or any(text in channel.channel_name.lower() for channel in topic.channels)
 
 
-def topic(site: Site, request: Request) -> Page:
+def topic(site: PageSite, request: PageRequest) -> Page:
     (name,) = request.names
     latest = site.snapshot(request)
     listed = site.monitor.listed.value().get(name) if site.cluster.lookupds else None
@@ -199,7 +199,7 @@ def topic(site: Site, request: Request) -> Page:
     )
 
 
-def channel(site: Site, request: Request) -> Page:
+def channel(site: PageSite, request: PageRequest) -> Page:
     topic, name = request.names
     latest, view = site.snapshot(request), View.of(request)
     snapshot = latest if latest.places(topic, name) else latest.last_known
@@ -231,7 +231,7 @@ def channel(site: Site, request: Request) -> Page:
 
 
 def _about_queue(
-    site: Site, latest: ClusterSnapshot, view: View, shares: stat_tables.Shares, topic: str, channel: str = ""
+    site: PageSite, latest: ClusterSnapshot, view: View, shares: stat_tables.Shares, topic: str, channel: str = ""
 ) -> dict[str, Any]:
     """Returns what the pages of topics and of channels show alike. `paused` is "all" or "some" nodes, or ""."""
     paused = sum(share.paused for share in shares.values())
@@ -249,9 +249,9 @@ def unknown(snapshot: ClusterSnapshot, what: str, name: str, known: Iterable[str
 
 
 def _add_history(
-    site: Site, snapshot: ClusterSnapshot, view: View, table: HTMLTable, column: str, key_of: Callable[[Any], Key]
+    site: PageSite, snapshot: ClusterSnapshot, view: View, table: HTMLTable, column: str, key_of: Callable[[Any], Key]
 ) -> HTMLTable:
-    """`table` with the depths of topics or channels as lines in this column, and marks of rows that lack a node."""
+    """Adds the depths of topics or channels as lines in this column, and marks of rows that lack a node."""
     history = site.monitor.history
     if window := history.window(snapshot.moment, RANGES[view.range][0]):
         add_sparklines(table, column, lambda row: history.depths(window, *key_of(row)))

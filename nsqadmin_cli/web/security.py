@@ -1,4 +1,4 @@
-"""Who may do what: the headers of every response, names of the host, the origin of changes, tokens and sessions."""
+"""Access to the page: the headers of every response, names of the host, the origin of changes, tokens and sessions."""
 
 import ipaddress
 import secrets
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from gnsqd.log import Logger
 from gnsqd.web.http_auth import Tokens
 from gnsqd.web.routes import Role
-from nsqadmin_cli.web.http import HTTPError, Redirect, Request
+from nsqadmin_cli.web.http import HTTPError, PageRequest, Redirect
 
 # Without any Referrer-Policy, browsers would not send the origin of a form.
 HEADERS = (
@@ -45,29 +45,28 @@ class Security:
     def has_tokens(self) -> bool:
         return self._tokens is not None
 
-    def role(self, request: Request) -> Role:
-        """What the token or the session of a request permits."""
+    def role(self, request: PageRequest) -> Role:
+        """Returns the role of the token or the session of a request."""
         if self._tokens is None:
             return Role.FULL
         with self._lock:  # the files may be read again
             return self._tokens.role(self.authorization(request).encode("latin-1"))
 
-    def authorization(self, request: Request) -> str:
-        """The header with the token of a request or its session; empty without one."""
+    def authorization(self, request: PageRequest) -> str:
+        """Returns the header with the token of a request or its session; empty without one."""
         if given := request.header("authorization"):
             return given
         authorization, until = self._sessions.get(request.cookie(COOKIE), ("", 0.0))
         return authorization if until >= time.monotonic() else ""
 
     def has_sessions(self) -> bool:
-        """Whether anybody is logged in."""
         return any(until > time.monotonic() for _, until in list(self._sessions.values()))
 
-    def may_change(self, request: Request) -> bool:
+    def may_change(self, request: PageRequest) -> bool:
         return not self.read_only and self.role(request) >= Role.FULL
 
-    def check(self, request: Request, needed: Role) -> None:
-        """Return if a request that needs this role is permitted; HTTPError, 401 if it needs a token, or another one."""
+    def check(self, request: PageRequest, needed: Role) -> None:
+        """Raises HTTPError unless a request that needs this role is permitted; 401 if it needs a token."""
         self._check_host(request)
         if request.changes or request.is_live:
             self._check_origin(request)
@@ -79,7 +78,7 @@ class Security:
             raise HTTPError(403, text) if role else HTTPError(401, "This page needs a token.")
 
     def log_in(self, token: str, to: str) -> Redirect | None:
-        """Begin a session and lead to a page; None if the token is unknown."""
+        """Begins a session and leads to a page; returns None if the token is unknown."""
         assert self._tokens is not None
         authorization = f"Bearer {token}"
         with self._lock:
@@ -91,13 +90,12 @@ class Security:
                 self._sessions.popitem(last=False)
         return Redirect(to, (COOKIE, name, _SESSION_SECONDS))
 
-    def log_out(self, request: Request) -> Redirect:
-        """End the session."""
+    def log_out(self, request: PageRequest) -> Redirect:
         self._sessions.pop(request.cookie(COOKIE), None)
         return Redirect("/", (COOKIE, "", 0))
 
-    def _check_host(self, request: Request) -> None:
-        """Refuse names that DNS rebinding could have given to this host: on a loopback address all others; without
+    def _check_host(self, request: PageRequest) -> None:
+        """Refuses names that DNS rebinding could have given to this host: on a loopback address all others; without
         tokens, names that anybody could register."""
         if not self._loopback and self.has_tokens:
             return
@@ -109,8 +107,8 @@ class Security:
             needed = "is for localhost" if self._loopback else "has no tokens: it needs an IP address or a local name"
             raise HTTPError(403, f"The page {needed}, and was asked as another.")
 
-    def _check_origin(self, request: Request) -> None:
-        """A change comes from a page of ours; of the JSON API also from a client without these headers."""
+    def _check_origin(self, request: PageRequest) -> None:
+        """Refuses changes from other sites; the JSON API takes them also from a client without these headers."""
         site, origin = request.header("sec-fetch-site"), request.header("origin")
         if site is not None:
             same = site == "same-origin"
@@ -123,7 +121,7 @@ class Security:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a host, as in an address to listen on or in a Host header, is this machine's own."""
+    """Returns True if a host, as in an address to listen on or in a Host header, is this machine's own."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -133,8 +131,8 @@ def is_loopback_host(host: str) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a host is an address, a name of one label as containers have, or this machine's own name. "" is: browsers
-    send some."""
+    """Returns True for an address, a name of one label as containers have, this machine's own, and "" of
+    non-browsers."""
     try:
         return "." not in host or host == socket.gethostname().lower() or bool(ipaddress.ip_address(host))
     except ValueError:

@@ -14,11 +14,11 @@ from gnsqd.options import SECOND
 from gnsqd.supervisor import Supervisor
 from gnsqd.web.http11 import Request
 from gnsqd.web.server import Answer, HTTPServer, Responder
-from nsqadmin_cli.web.app import Application, Limits
+from nsqadmin_cli.web.app import Application, BodyLimits
 
 IDLE_TIMEOUT = 60 * SECOND
 MAX_CONNECTIONS = 128
-MOST_BODIES = 2 * Limits.message  # bytes of large bodies that arrive or are worked on, of all connections
+MOST_BODIES = 2 * BodyLimits.message  # bytes of large bodies that arrive or are worked on, of all connections
 
 
 def serve(
@@ -29,7 +29,7 @@ def serve(
     end: Event,
     idle_seconds: float | None = None,
 ) -> int:
-    """Serve until `end`, or until nobody has been connected for that long and nobody is logged in; the exit code."""
+    """Serves until `end`, or nobody has been connected for that long and nobody is logged in; returns the exit code."""
     application.keep_history()
     server = PageServer(listener, application, log, supervisor.spawn_for_client)
 
@@ -60,7 +60,6 @@ class PageServer(HTTPServer):
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds without any connection."""
         return 0.0 if self._connections else monotonic() - self._left
 
     def _handle(self, connection: Connection, sock: socket) -> None:
@@ -83,10 +82,10 @@ class Visitor:
         self._taken: dict[int, int] = {}  # by the id of the request
 
     def body_limit(self, request: Request) -> int:
-        """0 if there is no room for the body."""
+        """Returns 0 if there is no room for the body."""
         limit = self._responder.body_limit(request)
         size = min(int(request.headers.get(b"content-length", limit)), limit)
-        if size <= Limits.form:
+        if size <= BodyLimits.form:
             return limit
         if size > self._server.room:
             return 0
@@ -102,5 +101,5 @@ class Visitor:
                 self._server.room += self._taken.pop(id(request), 0)
 
     def close(self) -> None:
-        """The connection has ended."""
+        """Gives back the room of unanswered bodies: the connection has ended."""
         self._server.room += sum(self._taken.values())

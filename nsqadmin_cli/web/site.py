@@ -1,4 +1,4 @@
-"""What views and actions share: the cluster, its Monitor, who may change it, results of actions, and the templates."""
+"""The site that views and actions share: the cluster, its Monitor, permissions, results of actions, and templates."""
 
 import re
 import secrets
@@ -16,7 +16,7 @@ from nsqadmin_cli.message import clock
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.units import duration, plural, printable, rate
 from nsqadmin_cli.web import present
-from nsqadmin_cli.web.http import Request
+from nsqadmin_cli.web.http import PageRequest
 from nsqadmin_cli.web.monitor import FRESH, SHARED, Monitor
 from nsqadmin_cli.web.security import Security
 from nsqadmin_cli.web.tail import Tails
@@ -29,7 +29,7 @@ _LONGEST = 100_000  # characters of one text
 _LOCAL = re.compile(r'\s(?:href|(?:form)?action|src)="(?=/)')
 
 
-class Lines(str):
+class Multiline(str):
     """A text whose line ends are kept."""
 
     __slots__ = ()
@@ -42,20 +42,18 @@ class Exact(str):
 
 
 def _text(value: object) -> object:
-    """Without control characters and others that a page could use to deceive; not of markup, which has them not."""
-    if type(value) is Lines:
-        return Lines("\n".join(printable(line, _LONGEST) for line in value.split("\n")))
+    """Returns a text without control characters and others that could deceive; markup, which lacks them, as it is."""
+    if type(value) is Multiline:
+        return Multiline("\n".join(printable(line, _LONGEST) for line in value.split("\n")))
     return printable(value, _LONGEST) if type(value) is str else value
 
 
 class Page:
-    """A template and its values."""
-
     def __init__(self, template: str, status: int = 200, **values: Any) -> None:
         self.template, self.status, self.values = template, status, values
 
 
-class Site:
+class PageSite:
     """One page of one cluster; threads share it."""
 
     def __init__(self, cluster: Cluster, monitor: Monitor, security: Security, grafana_url: str, base: str) -> None:
@@ -67,15 +65,15 @@ class Site:
         self.tails = Tails(cluster)
         self._results: OrderedDict[str, Page | str] = OrderedDict()
 
-    def acting(self, authorization: str) -> "Site":
-        """The same site for one user: all that is not the Monitor's is asked with the user's own token."""
+    def acting(self, authorization: str) -> "PageSite":
+        """Returns the same site for one user: all that is not the Monitor's is asked with the user's own token."""
         _ = self._environment  # shared
         site = copy(self)
         site.cluster = self.cluster.acting(authorization)
         return site
 
-    def snapshot(self, request: Request) -> ClusterSnapshot:
-        """The latest state of all nodes, shared by all live pages."""
+    def snapshot(self, request: PageRequest) -> ClusterSnapshot:
+        """Returns the latest state of all nodes, shared by all live pages."""
         return self.monitor.snapshot(SHARED if request.is_live else FRESH)
 
     def node(self, address: str) -> Nsqd:
@@ -113,13 +111,11 @@ class Site:
             environment.globals[function.__name__] = function
         return environment
 
-    def render(self, request: Request, page: Page) -> bytes:
-        """The whole page."""
+    def render(self, request: PageRequest, page: Page) -> bytes:
         template = self._environment.get_template(page.template)
         return self._at_base(template.render(self._values(request, page))).encode("utf-8", "replace")
 
-    def render_live(self, request: Request, page: Page) -> str:
-        """Its part that changes."""
+    def render_live(self, request: PageRequest, page: Page) -> str:
         template = self._environment.get_template(page.template)
         context = template.new_context(self._values(request, page))
         return self._at_base("".join(template.blocks["live"](context)))
@@ -129,7 +125,7 @@ class Site:
         attributes. All else is escaped: no name or message contains a quotation mark."""
         return _LOCAL.sub(rf"\g<0>{self.base}", markup) if self.base else markup
 
-    def _values(self, request: Request, page: Page) -> dict[str, Any]:
+    def _values(self, request: PageRequest, page: Page) -> dict[str, Any]:
         notice = self.kept(request.query.get("notice", ""))
         shared = {
             "title": "",

@@ -27,7 +27,7 @@ _TICK = 0.2  # seconds
 
 
 @dataclass(eq=False)
-class Tail:
+class TopicTail:
     """The latest messages of one topic, the latest first, and how many there were; errors of nodes."""
 
     topic: str
@@ -42,31 +42,29 @@ class Tails:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._tails: dict[str, Tail] = {}
+        self._tails: dict[str, TopicTail] = {}
         self._lock = threading.Lock()
         self._closed = False
 
-    def look(self, topic: str) -> Tail:
-        """The messages since the first look at this topic, whose consumer this starts; HTTPError if there are too many
-        topics."""
+    def look(self, topic: str) -> TopicTail:
+        """Returns the messages since the first look at this topic, whose consumer this starts; raises HTTPError."""
         with self._lock:
             tail = self._tails.get(topic)
             if tail is None:
                 if len(self._tails) >= _MOST:
                     raise HTTPError(503, f"live messages of {_MOST} topics are shown at the moment")
-                tail = self._tails[topic] = Tail(topic, time.monotonic())
+                tail = self._tails[topic] = TopicTail(topic, time.monotonic())
                 threading.Thread(target=self._consume, args=(tail,), name="tail", daemon=True).start()
             tail.looked = time.monotonic()
             return tail
 
     def close(self) -> None:
-        """Ends the consumers, in a moment."""
         self._closed = True
 
-    def _is_looked_at(self, tail: Tail) -> bool:
+    def _is_looked_at(self, tail: TopicTail) -> bool:
         return not self._closed and time.monotonic() - tail.looked < _PATIENCE
 
-    def _consume(self, tail: Tail) -> None:
+    def _consume(self, tail: TopicTail) -> None:
         options = ConsumerOptions(ephemeral_channel("web"), _WINDOW)
         notes: list[str] = []  # of lost connections, which the errors have too
         try:

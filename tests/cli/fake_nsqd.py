@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 def node(*topics: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The statistics of an nsqd with these topics."""
+    """Returns the statistics of an nsqd with these topics."""
     return {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": topics, "producers": None} | changes
 
 
@@ -28,7 +28,7 @@ def channel(name: str, *clients: dict[str, Any], **counts: Any) -> dict[str, Any
 
 
 def client(name: str, *, connected: float = 0.0, **counts: Any) -> dict[str, Any]:
-    """A consumer that has been `connected` that many seconds."""
+    """Returns a consumer that has been `connected` that many seconds."""
     names = ("state", "ready_count", "in_flight_count", "message_count", "finish_count", "requeue_count", "sample_rate")
     zeros: dict[str, Any] = dict.fromkeys(names, 0)
     texts = {"client_id": name, "hostname": name, "remote_address": f"{name}:1", "version": "V2", "user_agent": ""}
@@ -48,7 +48,7 @@ class FakeServer:
     last one for ever. A document may be a function that returns it. What it has none for is 404. `clock` is what its
     clock is ahead, in seconds."""
 
-    def __init__(self, documents: Mapping[str, Sequence[Any]], *, clock: float = 0.0) -> None:
+    def __init__(self, documents: Mapping[str, Sequence[Any]], *, clock: float = 0.0, kind: str = "nsqd") -> None:
         self.asked: list[str] = []
         self.requests: list[str] = []  # method and path
         self.peers: set[Any] = set()  # the other ends of its connections
@@ -89,10 +89,10 @@ class FakeServer:
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self.address = f"127.0.0.1:{self.port}"
+        self.flag = f"--{kind}-http-address={self.address}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def queries(self, path: str) -> list[dict[str, list[str]]]:
-        """What was asked for at `path`."""
         return [parse_qs(urlsplit(asked).query) for asked in self.asked if urlsplit(asked).path == path]
 
     def __enter__(self) -> Self:
@@ -103,31 +103,23 @@ class FakeServer:
         self._server.server_close()
 
 
-class FakeNsqd(FakeServer):
+class StatsNsqd(FakeServer):
     """An nsqd with these statistics, one for each look."""
 
     def __init__(self, *looks: Any, clock: float = 0.0, lookupds: Sequence[str] | None = None) -> None:
         config = {} if lookupds is None else {"/config/nsqlookupd_tcp_addresses": [lookupds]}
         super().__init__({"/stats": looks, "/ping": ["OK"]} | config, clock=clock)
 
-    @property
-    def flag(self) -> str:
-        return f"--nsqd-http-address={self.address}"
 
-
-class FakeLookupd(FakeServer):
+class FakeListing(FakeServer):
     """An nsqlookupd that lists these producers and topics."""
 
     def __init__(self, *producers: dict[str, Any], topics: Sequence[str] = ()) -> None:
-        super().__init__({"/nodes": [{"producers": producers}], "/topics": [{"topics": topics}]})
-
-    @property
-    def flag(self) -> str:
-        return f"--lookupd-http-address={self.address}"
+        super().__init__({"/nodes": [{"producers": producers}], "/topics": [{"topics": topics}]}, kind="lookupd")
 
 
 def producer(port: int, **tombstones: bool) -> dict[str, Any]:
-    """A node at a port of 127.0.0.1, for HTTP and TCP, with its topics and whether they are tombstoned."""
+    """Returns a node at a port of 127.0.0.1, for HTTP and TCP, with its topics and whether they are tombstoned."""
     return {
         "remote_address": f"127.0.0.1:{port}",
         "hostname": "h",

@@ -19,20 +19,20 @@ Finding = dict[str, Any]
 
 
 def examined(*args: str) -> list[Finding]:
-    """The findings of a run, whose exit code is 1 if there are any but notes."""
+    """Returns the findings of a run, whose exit code is 1 if there are any but notes."""
     result = gnsqadmin("doctor", SHORT, "--json", *args)
     assert result.err == ""
     document = json.loads(result.out)
-    found: list[Finding] = document["findings"]
-    for finding in found:
+    findings: list[Finding] = document["findings"]
+    for finding in findings:
         assert finding["code"] in DOCUMENTED
         for text in commands(finding):
             if text.startswith("gnsqadmin "):
                 assert_typable(text)
-    severities = [finding["severity"] for finding in found]
+    severities = [finding["severity"] for finding in findings]
     assert result.code == any(severity != "note" for severity in severities)
     assert document["counts"] == {severity: severities.count(severity) for severity in SEVERITIES}
-    return found
+    return findings
 
 
 def brief(findings: list[Finding]) -> list[tuple[str, str]]:
@@ -40,8 +40,8 @@ def brief(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 def only(findings: list[Finding], code: str) -> Finding:
-    [found] = [finding for finding in findings if finding["code"] == code]
-    return found
+    [match] = [finding for finding in findings if finding["code"] == code]
+    return match
 
 
 def commands(finding: Finding) -> list[str]:
@@ -49,12 +49,11 @@ def commands(finding: Finding) -> list[str]:
 
 
 def assert_typable(text: str) -> None:
-    """It is a command of gnsqadmin, and takes these arguments."""
     ctx = click.Context(cli)
-    found: click.Command | None = cli
+    command: click.Command | None = cli
     arguments = shlex.split(text)[1:]
-    while isinstance(found, click.Group) and arguments:
-        found = found.get_command(ctx, arguments.pop(0))
-    assert found is not None, text
-    _, left, _ = found.make_parser(click.Context(found)).parse_args(arguments)
+    while isinstance(command, click.Group) and arguments:
+        command = command.get_command(ctx, arguments.pop(0))
+    assert command is not None, text
+    _, left, _ = command.make_parser(click.Context(command)).parse_args(arguments)
     assert not left, text

@@ -31,8 +31,8 @@ from nsqadmin_cli.cli import cli
 COMMAND = [sys.executable, "-P", "-m", "nsqadmin_cli"]
 
 
-class Result(NamedTuple):
-    """What a run left: exit code and what it printed. A terminal gets both streams in `out`."""
+class RunResult(NamedTuple):
+    """The exit code of a run and its output. A terminal gets both streams in `out`."""
 
     code: int
     out: str
@@ -49,44 +49,44 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | ours | variables
 
 
-def gnsqadmin(*args: str, stdin: str = "", **variables: str) -> Result:
-    """Run with pipes; `variables` are added to the environment."""
+def gnsqadmin(*args: str, stdin: str = "", **variables: str) -> RunResult:
+    """Runs it with pipes; `variables` are added to the environment."""
     assert preloaded.can_start(COMMAND)
     code, out, err = preloaded.run(COMMAND, args, stdin.encode(), DEADLINE, env=environment(**variables))
-    return Result(code, out.decode(), err.decode())
+    return RunResult(code, out.decode(), err.decode())
 
 
 def ok(*args: str, **given: str) -> str:
-    """What a run prints that must go well."""
+    """Returns the output of a run that must go well."""
     result = gnsqadmin(*args, **given)
     assert (result.code, result.err) == (0, ""), result
     return result.out
 
 
 def document(*args: str, code: int = 0, **given: str) -> Any:
-    """The JSON of a run that reports no error."""
+    """Returns the JSON of a run that reports no error."""
     result = gnsqadmin(*args, "--json", **given)
     assert (result.code, result.err) == (code, ""), result
     return json.loads(result.out)
 
 
 def words(*args: str) -> list[list[str]]:
-    """Returns those of each line of a run that must go well."""
+    """Returns the words of each line of a run that must go well."""
     return [line.split() for line in ok(*args).splitlines()]
 
 
 def ageless(*args: str) -> list[list[str]]:
-    """The same without the ages of messages."""
+    """Returns the same without the ages of messages."""
     return [[word for word in line if not re.fullmatch(r"\d+[smh]", word)] for line in words(*args)]
 
 
 def rows(*args: str) -> list[dict[str, str]]:
-    """The CSV of a run that must go well."""
+    """Returns the CSV of a run that must go well."""
     return list(csv.DictReader(io.StringIO(ok(*args, "-o", "csv"))))
 
 
 def failure(*args: str, code: int = 1, **given: str) -> str:
-    """The one line of error of a run that prints nothing else, without "Error: "."""
+    """Returns the one line of error of a run that prints nothing else, without "Error: "."""
     result = gnsqadmin(*args, **given)
     assert (result.code, result.out, result.err.count("\n")) == (code, "", 1), result
     assert result.err.startswith("Error: ")
@@ -94,26 +94,26 @@ def failure(*args: str, code: int = 1, **given: str) -> str:
 
 
 def misuse(*args: str) -> str:
-    """Why this is wrong usage."""
+    """Returns the reason why this is wrong usage."""
     with pytest.raises(click.UsageError) as error:
         cli.main([*args], "gnsqadmin", standalone_mode=False)
     return error.value.format_message()
 
 
 def start(*args: str) -> "subprocess.Popen[bytes]":
-    """A run that goes on; `with` waits for its end."""
+    """Starts a run that goes on; `with` waits for its end."""
     return subprocess.Popen([*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
 
 
-def end(process: "subprocess.Popen[bytes]", number: int = 0) -> Result:
-    """Wait for its end, which the signal may cause."""
+def end(process: "subprocess.Popen[bytes]", number: int = 0) -> RunResult:
+    """Waits for its end, which the signal may cause."""
     if number:
         process.send_signal(number)
     out, err = process.communicate(timeout=DEADLINE)
-    return Result(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode())
+    return RunResult(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode())
 
 
-def ctrl_c(process: "subprocess.Popen[bytes]") -> Result:
+def ctrl_c(process: "subprocess.Popen[bytes]") -> RunResult:
     return end(process, signal.SIGINT)
 
 
@@ -135,12 +135,12 @@ class Terminal:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def type(self, keys: str) -> None:
-        """Type `keys`; what was printed before is forgotten."""
+        """Types `keys`; what was printed before is forgotten."""
         self.printed = ""
         os.write(self._master, keys.encode())
 
     def wait_for(self, *texts: str) -> str:
-        """Until all of `texts` were printed since the last key, codes left out; returns what was printed."""
+        """Waits until all of `texts` were printed since the last key; returns what was printed, without codes."""
         deadline = time.monotonic() + DEADLINE
         while not all(text in plain(self.printed) for text in texts):
             try:
@@ -151,7 +151,7 @@ class Terminal:
         return plain(self.printed)
 
     def end(self) -> int:
-        """Read on until it ends; returns its exit code."""
+        """Reads on until it ends; returns its exit code."""
         deadline = time.monotonic() + DEADLINE
         while True:
             assert time.monotonic() < deadline, f"it does not end: {plain(self.printed)[-2000:]}"
@@ -174,14 +174,14 @@ class Terminal:
         os.close(self.slave)
 
 
-def on_terminal(columns: int, *args: str, **variables: str) -> Result:
-    """Run on a terminal of `columns` columns; `variables` are added to the environment."""
+def on_terminal(columns: int, *args: str, **variables: str) -> RunResult:
+    """Runs it on a terminal of `columns` columns; `variables` are added to the environment."""
     with Terminal(columns, 50, *args, **variables) as terminal:
-        return Result(terminal.end(), terminal.printed.replace("\r\n", "\n"), "")
+        return RunResult(terminal.end(), terminal.printed.replace("\r\n", "\n"), "")
 
 
 def plain(printed: str) -> str:
-    """What a terminal was sent without the codes for colours and places."""
+    """Removes the codes for colours and places."""
     return re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])", "", printed)
 
 
@@ -246,6 +246,6 @@ class FakeNode:
 
 
 def http_answer(body: bytes, status: str = "200 OK", content_type: str = "application/json") -> bytes:
-    """A whole HTTP answer, which names the end of the connection, as a FakeNode closes it."""
+    """Returns a whole HTTP answer, which ends the connection, as a FakeNode closes it."""
     head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}"
     return f"{head}\r\nConnection: close\r\n\r\n".encode() + body

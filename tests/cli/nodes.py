@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from cli.fake_nsqd import FakeServer
 from cli.gnsqadmin import FakeNode
 from kit.daemons import Daemon, eventually
+from kit.http_api import topic_stats
 from kit.peer_program import PeerProgram
 from kit.traffic import create, post, take, wait_for
 
@@ -15,14 +16,14 @@ DOWN = "{}:{}".format(*_bound.getsockname())
 
 
 def address(node: Daemon | FakeNode | FakeServer | str) -> str:
-    """Where its HTTP API listens, as gnsqadmin writes it."""
+    """Returns the address of its HTTP API, as gnsqadmin writes it."""
     if isinstance(node, str):
         return node
     return "{}:{}".format(*node.http_address) if isinstance(node, Daemon) else node.address
 
 
 def at(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
-    """The options that name these nodes."""
+    """Returns the options that name these nodes."""
     return [f"--nsqd-http-address={address(node)}" for node in nodes]
 
 
@@ -30,13 +31,21 @@ def at_lookupd(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
     return [f"--lookupd-http-address={address(node)}" for node in nodes]
 
 
+def topics(daemon: Daemon) -> list[str]:
+    return [topic["topic_name"] for topic in daemon.stats()["topics"]]
+
+
+def channels(daemon: Daemon, topic: str) -> list[str]:
+    return [channel["channel_name"] for channel in topic_stats(daemon, topic)["channels"]]
+
+
 def publish(daemon: Daemon, topic: str, count: int) -> None:
-    """Messages "0", "1", ... in one MPUB."""
+    """Publishes messages "0", "1", ... in one MPUB."""
     post(daemon, f"/mpub?topic={topic}", b"\n".join(b"%d" % number for number in range(count)))
 
 
 def fill(daemon: Daemon, topic: str, *channels: str, count: int) -> None:
-    """Create the channels, and publish messages "0", "1", ... that each of them then has."""
+    """Creates the channels, and publishes messages "0", "1", ... that each of them then has."""
     create(daemon, topic, *channels)
     publish(daemon, topic, count)
     for channel in channels:
@@ -44,12 +53,12 @@ def fill(daemon: Daemon, topic: str, *channels: str, count: int) -> None:
 
 
 def bodies(daemon: Daemon, topic: str, count: int, channel: str = "c") -> list[bytes]:
-    """Of that many messages of a channel, in order; there are no others."""
+    """Returns the bodies of that many messages of a channel, in order; there are no others."""
     return sorted(message.body for message in take(daemon, topic, channel, count))
 
 
 @dataclass
-class Cluster:
+class Registered:
     """Two nodes of the kind under test that registered with a real nsqlookupd."""
 
     lookupd: PeerProgram
@@ -61,7 +70,7 @@ class Cluster:
         return f"--lookupd-http-address={self.lookupd.address['HTTP']}"
 
     def wait_for_topic(self, topic: str, *nodes: Daemon, channel: str = "") -> None:
-        """Until the nsqlookupd lists the topic at these nodes (and the channel at any)."""
+        """Waits until the nsqlookupd lists the topic at these nodes (and the channel at any)."""
         ports = {int(node.http_address[1]) for node in nodes or self.nodes}
 
         def known() -> bool:

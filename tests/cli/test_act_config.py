@@ -16,7 +16,6 @@ LOOKUPDS = "nsqlookupd_tcp_addresses"
 
 
 def options(*args: str) -> list[dict[str, Any]]:
-    """The options of each node."""
     return [node["options"] for node in document("config", "get", *args)["nodes"]]
 
 

@@ -18,7 +18,7 @@ LONG = "--drain-timeout=1h"
 
 @pytest.fixture
 def holding(gnsqd_factory: DaemonFactory) -> Daemon:
-    """A node that drains for up to an hour, with two messages for a channel without a consumer."""
+    """Starts a node that drains for up to an hour, with two messages for a channel without a consumer."""
     node = gnsqd_factory(LONG)
     fill(node, "t", "c", count=2)
     return node
@@ -74,7 +74,7 @@ def test_watch_fails_when_the_time_was_up(gnsqd_factory: DaemonFactory) -> None:
 
 
 def watching(nsqd: Daemon) -> "subprocess.Popen[bytes]":
-    """A run of `drain watch` that has looked more than once."""
+    """Starts a run of `drain watch`, and waits until it has looked more than once."""
     document("drain", "start", "--yes", *at(nsqd))
     looks = nsqd.log().count("GET /drain")
     process = start("drain", "watch", "--json", *at(nsqd))
@@ -95,7 +95,6 @@ def test_ctrl_c_ends_the_watching_and_not_the_drain_whose_cancellation_is_report
 
 
 def test_a_node_that_hangs_in_its_drain_ends_the_watching() -> None:
-    """It answers once."""
     answers = [http_answer(b'{"draining":true,"remaining":3600000000000,"messages":7,"holding":[]}')]
 
     def answer(connection: Any) -> None:

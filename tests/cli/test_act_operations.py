@@ -9,33 +9,24 @@ import pytest
 
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, rows, words
-from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
+from cli.nodes import DOWN, Registered, address, at, at_lookupd, channels, fill, publish, topics
 from kit.daemons import Daemon, eventually
 from kit.http_api import topic_stats
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 
-def names(nsqd: Daemon) -> list[str]:
-    """The topics that a node has."""
-    return [topic["topic_name"] for topic in nsqd.stats()["topics"]]
-
-
-def channels(nsqd: Daemon, topic: str) -> list[str]:
-    return [channel["channel_name"] for channel in topic_stats(nsqd, topic)["channels"]]
-
-
 def paused(nsqd: Daemon) -> set[str]:
-    """The topics and channels that are."""
-    found = {}
+    """Returns the topics and channels that are."""
+    states = {}
     for topic in nsqd.stats()["topics"]:
-        found[topic["topic_name"]] = topic["paused"]
-        found |= {f"{topic['topic_name']}/{one['channel_name']}": one["paused"] for one in topic["channels"]}
-    return {name for name in found if found[name]}
+        states[topic["topic_name"]] = topic["paused"]
+        states |= {f"{topic['topic_name']}/{one['channel_name']}": one["paused"] for one in topic["channels"]}
+    return {name for name in states if states[name]}
 
 
-def results(found: Any, of: str = "nodes") -> list[str]:
-    return [node["result"] for node in found[of]]
+def results(answer: Any, of: str = "nodes") -> list[str]:
+    return [node["result"] for node in answer[of]]
 
 
 def test_create_makes_a_topic_on_all_nodes_and_a_channel_where_the_topic_is(nsqd_factory: DaemonFactory) -> None:
@@ -43,11 +34,11 @@ def test_create_makes_a_topic_on_all_nodes_and_a_channel_where_the_topic_is(nsqd
     create(b, "t")
     table = words("topic", "create", "t", *at(a, b))
     assert table == [[address(a), "created"], [address(b), "already", "existed"]]
-    assert names(a) == names(b) == ["t"]
+    assert topics(a) == topics(b) == ["t"]
     create(a, "u")
     *table, last = words("channel", "create", "u", "c", *at(a, b))
     assert (table, " ".join(last)) == ([[address(a), "created"]], "1 other node does not have the topic u")
-    assert (channels(a, "u"), names(b)) == (["c"], ["t"])
+    assert (channels(a, "u"), topics(b)) == (["c"], ["t"])
 
 
 def test_pause_and_unpause_reach_every_node_once(nsqd_factory: DaemonFactory) -> None:
@@ -55,10 +46,10 @@ def test_pause_and_unpause_reach_every_node_once(nsqd_factory: DaemonFactory) ->
     for node in (a, b):
         create(node, "t", "c")
     post(b, "/topic/pause?topic=t")
-    found = document("topic", "pause", "t", *at(a, b))
+    answer = document("topic", "pause", "t", *at(a, b))
     done = [{"address": address(a), "result": "done"}, {"address": address(b), "result": "already"}]
-    assert found.pop("nodes") == [row | {"error": None, "lost": None} for row in done]
-    assert found == {"action": "pause", "topic": "t", "channel": None, "dry_run": False, "lookupds": [], "lost": None}
+    assert answer.pop("nodes") == [row | {"error": None, "lost": None} for row in done]
+    assert answer == {"action": "pause", "topic": "t", "channel": None, "dry_run": False, "lookupds": [], "lost": None}
     assert [paused(node) for node in (a, b)] == [{"t"}, {"t"}]
     assert words("topic", "unpause", "t", *at(a, b))[1] == [address(b), "unpaused"]
     assert words("channel", "pause", "t/c", *at(b)) == [[address(b), "paused"]]
@@ -106,13 +97,13 @@ def test_delete_reports_what_was_lost_on_each_node_and_ends_consumers(nsqd_facto
         client.subscribe("t", "c", rdy=1)
         client.message()
         wait_for(b, "t", "c", in_flight_count=1)
-        found = document("topic", "delete", "t", "--yes", *at(a, b, c))
+        answer = document("topic", "delete", "t", "--yes", *at(a, b, c))
         assert client.recv_until_closed() == b""
     counts = ("channel_count", "depth", "in_flight_count", "deferred_count", "client_count")
-    assert results(found) == ["done", "done", "absent"]
+    assert results(answer) == ["done", "done", "absent"]
     lost = [dict(zip(counts, numbers, strict=True)) for numbers in ((2, 5, 0, 0, 0), (1, 0, 1, 0, 1), (3, 5, 1, 0, 1))]
-    assert [*(node["lost"] for node in found["nodes"]), found["lost"]] == [*lost[:2], None, lost[2]]
-    assert (names(a), names(b), names(c)) == ([], [], ["other"])
+    assert [*(node["lost"] for node in answer["nodes"]), answer["lost"]] == [*lost[:2], None, lost[2]]
+    assert (topics(a), topics(b), topics(c)) == ([], [], ["other"])
 
 
 def test_what_fails_has_a_row_and_unknown_names_may_be_at_a_node_that_is_down(nsqd: Daemon) -> None:
@@ -128,7 +119,7 @@ def test_what_fails_has_a_row_and_unknown_names_may_be_at_a_node_that_is_down(ns
 
 
 def answering(*answers: bytes) -> FakeNode:
-    """A node with these answers, one after the other, that hangs after the last one."""
+    """Starts a node with these answers, one after the other, that hangs after the last one."""
     left = list(answers)
     return FakeNode(lambda connection: connection.sendall(left.pop(0) if left else b""), hangs=True)
 
@@ -139,25 +130,25 @@ def stats(*channels: dict[str, Any]) -> bytes:
 
 def test_what_is_gone_is_absent_and_what_is_not_answered_in_time_may_be_done() -> None:
     with answering(stats(), http_answer(b'{"message":"TOPIC_NOT_FOUND"}', "404 X")) as node:
-        found = document("topic", "pause", "t", *at(node))
-    assert [(one["result"], one["error"]) for one in found["nodes"]] == [("absent", None)]
+        answer = document("topic", "pause", "t", *at(node))
+    assert [(one["result"], one["error"]) for one in answer["nodes"]] == [("absent", None)]
     started = time.monotonic()
     with answering(stats()) as node:
         code, out, err = gnsqadmin("topic", "delete", "t", "-y", "--timeout=2", *at(node), "--json")
     assert time.monotonic() - started < 10
     reason = "no complete answer within 2 s; it may still have been done"
     assert (code, err) == (1, f"Error: nsqd at {node.address}: {reason}\n")
-    found = json.loads(out)
-    assert [(one["result"], one["error"]) for one in found["nodes"]] == [("failed", reason)]
-    assert found["lost"] is None
+    answer = json.loads(out)
+    assert [(one["result"], one["error"]) for one in answer["nodes"]] == [("failed", reason)]
+    assert answer["lost"] is None
 
 
 def test_channels_are_emptied_though_the_topic_can_not_be() -> None:
-    """They may hold what a full disk lacks space for."""
+    """Empties them as they may hold the space that a full disk lacks."""
     reason = "INTERNAL_ERROR: no space left on device"
     full, emptied = http_answer(json.dumps({"message": reason}).encode(), "500 X"), http_answer(b"")
-    channels = [fake_nsqd.channel(name, depth=1) for name in "cd"]
-    with answering(stats(*channels), full, emptied, emptied) as node:
+    queues = [fake_nsqd.channel(name, depth=1) for name in "cd"]
+    with answering(stats(*queues), full, emptied, emptied) as node:
         code, _, err = gnsqadmin("topic", "empty", "t", "--with-channels", "--yes", *at(node))
     assert (code, err) == (1, f"Error: nsqd at {node.address}: answered HTTP 500 ({reason})\n")
     paths = [b"/topic/empty?topic=t", *(b"/channel/empty?topic=t&channel=" + name for name in (b"c", b"d"))]
@@ -165,7 +156,7 @@ def test_channels_are_emptied_though_the_topic_can_not_be() -> None:
 
 
 @pytest.mark.peer
-def test_create_and_delete_reach_nsqlookupd_and_all_its_nodes(cluster: Cluster) -> None:
+def test_create_and_delete_reach_nsqlookupd_and_all_its_nodes(cluster: Registered) -> None:
     a, b = cluster.nodes
     lookupd = cluster.lookupd
     made = document("topic", "create", "t", cluster.flag)
@@ -179,19 +170,19 @@ def test_create_and_delete_reach_nsqlookupd_and_all_its_nodes(cluster: Cluster) 
     gone = words("channel", "delete", "t", "c", "--yes", cluster.flag)
     assert gone[-1] == [lookupd.address["HTTP"], "nsqlookupd", "deleted"]
     assert lookupd.ask("GET", "/channels?topic=t") == (200, {"channels": []})
-    found = document("topic", "delete", "t", "--yes", cluster.flag)
-    assert results(found) + results(found, "lookupds") == ["done"] * 3
-    assert (names(a), names(b)) == ([], [])
+    answer = document("topic", "delete", "t", "--yes", cluster.flag)
+    assert results(answer) + results(answer, "lookupds") == ["done"] * 3
+    assert (topics(a), topics(b)) == ([], [])
     eventually(lambda: lookupd.ask("GET", "/topics") == (200, {"topics": []}), "topic gone from nsqlookupd")
 
 
 @pytest.mark.peer
-def test_what_nsqlookupd_alone_knows_can_be_made_and_deleted(cluster: Cluster) -> None:
+def test_what_nsqlookupd_alone_knows_can_be_made_and_deleted(cluster: Registered) -> None:
     """Nodes that get the topic later have the channel from the beginning."""
     made = document("channel", "create", "t", "c", "--lookupd-only", cluster.flag)
     assert (made["nodes"], results(made, "lookupds")) == ([], ["done"])
     first, _ = cluster.nodes
-    assert names(first) == []
+    assert topics(first) == []
     create(first, "t")
     eventually(lambda: channels(first, "t") == ["c"], "channel of nsqlookupd")
     for create_words in (("topic", "create", "u", "--lookupd-only"), ("channel", "create", "u", "c")):
@@ -205,7 +196,7 @@ def test_what_nsqlookupd_alone_knows_can_be_made_and_deleted(cluster: Cluster) -
 
 
 @pytest.mark.peer
-def test_tombstone_hides_a_node_from_consumers_of_one_topic_and_deletes_it_there(cluster: Cluster) -> None:
+def test_tombstone_hides_a_node_from_consumers_of_one_topic_and_deletes_it_there(cluster: Registered) -> None:
     a, b = cluster.nodes
     lookupd = cluster.lookupd.address["HTTP"]
     for node in (a, b):
@@ -220,10 +211,10 @@ def test_tombstone_hides_a_node_from_consumers_of_one_topic_and_deletes_it_there
     assert refused.startswith("Deleting the topic t on 1 node loses 3 messages. Nothing was done:")
     planned = document(*tombstone, "--delete", "--dry-run")
     assert (results(planned), results(planned, "lookupds")) == (["planned"], ["planned"])
-    assert (names(a), names(b)) == (["t"], ["t"])
-    found = document(*tombstone, "--delete", "--yes")
-    assert (found["action"], found["lost"]["depth"]) == ("tombstone", 3)
-    assert (names(a), names(b)) == ([], ["t"])
+    assert (topics(a), topics(b)) == (["t"], ["t"])
+    answer = document(*tombstone, "--delete", "--yes")
+    assert (answer["action"], answer["lost"]["depth"]) == ("tombstone", 3)
+    assert (topics(a), topics(b)) == ([], ["t"])
     error = failure("topic", "tombstone", "u", address(a), cluster.flag, code=4)
     assert error == f"the node {address(a)} has not registered the topic u at nsqlookupd"
     known = ", ".join(sorted((address(a), address(b)), key=lambda text: int(text.rpartition(":")[2])))
@@ -243,9 +234,9 @@ def test_a_pattern_pauses_every_match_on_all_nodes(nsqd_factory: DaemonFactory) 
         code, out, err = gnsqadmin("channel", "pause", "orders/b*", pause, *at(DOWN, a, b))
         assert (code, err.count("\n")) == (1, 1)
         assert re.split("  +", out.splitlines()[2]) == ["orders", "billing", "2", f"{done}, 1 node failed"]
-    found = document("channel", "pause", "orders*", "b*", "--yes", *at(a, b))["operations"]
-    assert [(one["topic"], one["channel"]) for one in found] == [("orders", "billing"), ("orders_eu", "billing")]
-    assert results(found[1]) == ["absent", "done"]
+    answer = document("channel", "pause", "orders*", "b*", "--yes", *at(a, b))["operations"]
+    assert [(one["topic"], one["channel"]) for one in answer] == [("orders", "billing"), ("orders_eu", "billing")]
+    assert results(answer[1]) == ["absent", "done"]
     assert (paused(a), paused(b)) == ({"orders/billing"}, {"orders/billing", "orders_eu/billing"})
 
 
@@ -258,4 +249,4 @@ def test_a_pattern_empties_and_deletes_with_the_losses_shown(nsqd: Daemon) -> No
     assert nsqd.channel_stats("orders", "billing")["depth"] == 0
     assert nsqd.channel_stats("clicks", "billing")["depth"] == 5
     assert document("topic", "delete", "orders*", "--yes", *at(nsqd))["dry_run"] is False
-    assert names(nsqd) == ["clicks"]
+    assert topics(nsqd) == ["clicks"]

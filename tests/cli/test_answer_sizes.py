@@ -1,4 +1,4 @@
-"""What nodes may answer and what it costs: limits of one answer and of all together, and much to look at."""
+"""The size of answers and its cost: limits of one answer and of all together, and much to look at."""
 
 import json
 import socket
@@ -17,9 +17,9 @@ from cli.gnsqadmin import COMMAND, FakeNode, Terminal, environment, failure, htt
 from cli.nodes import at
 from kit.daemons import DEADLINE
 from nsqadmin_cli import budget, cluster
-from nsqadmin_cli.api import NodeStats, Nsqd
+from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster, ask_all
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
+from nsqadmin_cli.http_client import Address, NodeClient
 from nsqadmin_cli.snapshot import ClusterSnapshot, take_snapshot
 
 MEGABYTES = 150
@@ -35,7 +35,7 @@ print(json.dumps([code, used.ru_utime + used.ru_stime, used.ru_maxrss / 1000]))
 
 
 def measured(output: Path, *args: str) -> tuple[int, float, float, str]:
-    """Exit code, seconds of the processor and megabytes of a run, and its errors; what it prints is in `output`."""
+    """Returns exit code, seconds of the processor, megabytes and errors of a run that prints into `output`."""
     command = [sys.executable, "-c", _MEASURED, str(output), *COMMAND, *args]
     done = subprocess.run(command, capture_output=True, env=environment(), text=True)
     code, seconds, megabytes = json.loads(done.stdout)
@@ -56,7 +56,7 @@ def pouring(head: bytes, begin: bytes, repeated: bytes) -> Callable[[socket.sock
 
 
 def look(*nodes: FakeNode, timeout: float = DEADLINE) -> ClusterSnapshot:
-    return take_snapshot(Cluster([Address.parse(node.address) for node in nodes], [], HTTPClient(timeout)))
+    return take_snapshot(Cluster([Address.parse(node.address) for node in nodes], [], NodeClient(timeout)))
 
 
 def test_an_answer_without_end_is_one_error_that_does_not_keep_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_each_node_has_a_share_that_others_cannot_use_up(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("head", [b"X: ", b"Transfer-Encoding: chunked\r\n\r\n1;", b"Content-Length: 100000\r\n\r\n"])
 def test_a_connection_that_drips_is_closed_at_the_timeout(head: bytes) -> None:
-    """So a page that is served for long does not collect them."""
+    """Closes it, as a page that is served for long would collect such connections."""
     gone = threading.Event()
 
     def drip(connection: socket.socket) -> None:
@@ -139,7 +139,7 @@ def test_a_connection_that_drips_is_closed_at_the_timeout(head: bytes) -> None:
 
 def test_a_bounded_number_of_threads_asks_any_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_MOST_THREADS", 5)
-    nodes = [Nsqd(Address("127.0.0.1", port), HTTPClient(DEADLINE)) for port in range(1, 101)]
+    nodes = [Nsqd(Address("127.0.0.1", port), NodeClient(DEADLINE)) for port in range(1, 101)]
     started: list[threading.Thread] = []
 
     class Thread(threading.Thread):
@@ -150,14 +150,6 @@ def test_a_bounded_number_of_threads_asks_any_number_of_nodes(monkeypatch: pytes
     monkeypatch.setattr(threading, "Thread", Thread)
     assert list(ask_all(nodes, lambda node: node.address.port, DEADLINE).values()) == list(range(1, 101))
     assert len(started) == 5
-
-
-def test_nodes_that_are_gone_are_forgotten() -> None:
-    stats = NodeStats("1.3.0", "OK", 1, ())
-    gone, failed, here = (Address("127.0.0.1", port) for port in (1, 2, 3))
-    before = ClusterSnapshot(dict.fromkeys((gone, failed, here), stats), [])
-    seen = ClusterSnapshot({failed: NodeError("nsqd", failed, "x"), here: stats}, [], before)
-    assert set(seen.latest) == {failed, here}
 
 
 @pytest.fixture

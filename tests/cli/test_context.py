@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 from click.shell_completion import ShellComplete
 
-from cli.fake_nsqd import FakeNsqd, node, topic
+from cli.fake_nsqd import StatsNsqd, node, topic
 from cli.gnsqadmin import COMMAND, FakeNode, environment, failure, gnsqadmin, ok
 from cli.nodes import DOWN, address
 from kit.daemons import DEADLINE, Daemon
@@ -84,7 +84,7 @@ def test_options_replace_variables_and_variables_replace_contexts(
 
 
 def test_contexts_are_listed_changed_copied_and_removed(tmp_path: Path) -> None:
-    """The first that is saved is the current one."""
+    """Makes the first that is saved the current one."""
     home = {"GNSQADMIN_CONFIG": "", "XDG_CONFIG_HOME": str(tmp_path / "config"), "HOME": str(tmp_path / "home")}
 
     def contexts() -> dict[str, object]:
@@ -149,7 +149,7 @@ def test_a_bad_file_is_one_line_of_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """What the last of some words may become, however long nodes take to answer."""
+    """Completes the last of some words, however long nodes take to answer."""
     monkeypatch.setattr("nsqadmin_cli.command_base._TAB_SECONDS", DEADLINE)
     shell = ShellComplete(cli, {}, "gnsqadmin", "_GNSQADMIN_COMPLETE")
     return lambda *words: [found.value for found in shell.get_completions(list(words[:-1]), words[-1])]
@@ -169,7 +169,7 @@ def test_topics_and_channels_are_completed_live(live: Callable[..., list[str]], 
 
 def test_commands_are_completed_and_trouble_completes_and_prints_nothing() -> None:
     def completed(words: str, place: str = "") -> list[str]:
-        """What the last of `words` may become, as the script for bash asks."""
+        """Completes the last of `words`, as the script for bash asks."""
         asking = {"_GNSQADMIN_COMPLETE": "bash_complete", "COMP_CWORD": str(len(words.split()))}
         out = ok(COMP_WORDS=f"gnsqadmin {words}", GNSQADMIN_NSQD_HTTP_ADDRESS=place, **asking)
         return [line.partition(",")[2] for line in out.splitlines() if line]
@@ -201,7 +201,7 @@ def test_with_settings_that_cannot_be_used_nobody_is_asked(
 ) -> None:
     config = tmp_path / "config.toml"
     monkeypatch.setenv("GNSQADMIN_CONFIG", str(config))
-    with FakeNsqd(node(topic("t1"))) as asked:
+    with StatsNsqd(node(topic("t1"))) as asked:
         config.write_text(f'current = "c"\n[contexts.c]\nnsqd_http_address = ["{asked.address}"]\n')
         assert live("topic", "show", "t") == ["t1"]
         asked.asked.clear()

@@ -46,29 +46,29 @@ def document(*args: str, code: int = 0) -> Any:
 
 
 def golden(case: str, tmp_path: Path) -> Path:
-    """A copy of a case."""
+    """Copies a case."""
     return shutil.copytree(GOLDEN / case / "data", tmp_path / "data")
 
 
 def delivered(case: str) -> dict[str, list[bytes]]:
-    """The bodies that the real nsqd delivered, by the queue they were in."""
-    found = {}
+    """Returns the bodies that the real nsqd delivered, by the queue they were in."""
+    queues = {}
     for name, messages in expectation(case)["real_nsqd_drain"]["messages"].items():
         topic, _, channel = name.partition(":")
         queue = topic if channel == "drain" or name == "paused_topic:c" else name
-        found[queue] = [message["body"].encode("latin-1") for message in messages]
-    return found
+        queues[queue] = [message["body"].encode("latin-1") for message in messages]
+    return queues
 
 
 def exported(text: str) -> dict[str, list[bytes]]:
-    """The bodies in an export, by queue."""
-    found: dict[str, list[bytes]] = {}
+    """Returns the bodies in an export, by queue."""
+    queues: dict[str, list[bytes]] = {}
     for line in text.splitlines():
         message = json.loads(line)
         queue = message["topic"] + (f":{message['channel']}" if message["channel"] else "")
         encoded = message["body_base64"]
-        found.setdefault(queue, []).append(base64.b64decode(encoded) if encoded else message["body"].encode())
-    return found
+        queues.setdefault(queue, []).append(base64.b64decode(encoded) if encoded else message["body"].encode())
+    return queues
 
 
 def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
@@ -80,12 +80,12 @@ def test_verify_and_export_read_what_nsqd_delivers_and_know_damage(tmp_path: Pat
     directory = golden(case, tmp_path)
     before = contents(directory)
     sound, more = CASES[case]
-    found = document("verify", str(directory), code=int(not sound))
-    assert (found["sound"], found["running"]) == (sound, False)
-    bodies = {queue: bodies for queue, bodies in delivered(case).items() if bodies}
-    messages = {queue["queue"]: queue["messages"] for queue in found["queues"] if queue["messages"]}
-    assert messages == {queue: len(found) for queue, found in bodies.items()} | more
-    repairs = {finding["command"] for finding in found["findings"] if finding["severity"] == "damage"}
+    report = document("verify", str(directory), code=int(not sound))
+    assert (report["sound"], report["running"]) == (sound, False)
+    bodies = {queue: messages for queue, messages in delivered(case).items() if messages}
+    messages = {queue["queue"]: queue["messages"] for queue in report["queues"] if queue["messages"]}
+    assert messages == {queue: len(messages) for queue, messages in bodies.items()} | more
+    repairs = {finding["command"] for finding in report["findings"] if finding["severity"] == "damage"}
     assert repairs == (set() if sound else {f"gnsqadmin data repair {directory}"})
     if not more:
         code, out, err = gnsqadmin("data", "export", str(directory), "-")
@@ -115,8 +115,8 @@ def test_export_has_everything_of_a_message_and_load_publishes_it(nsqd: Daemon, 
 
 
 def test_ls_reports_what_meta_and_nsqd_dat_say() -> None:
-    found = document("ls", str(GOLDEN / "basic" / "data"))
-    queues = {queue["queue"]: queue for queue in found["queues"]}
+    listing = document("ls", str(GOLDEN / "basic" / "data"))
+    queues = {queue["queue"]: queue for queue in listing["queues"]}
     disk = expectation("basic")["disk"]["queues"]
     depths = {name: entry["meta"]["depth"] for name, entry in disk.items()}
     assert {name: queue["messages"] for name, queue in queues.items()} == depths
@@ -124,7 +124,7 @@ def test_ls_reports_what_meta_and_nsqd_dat_say() -> None:
     assert [name for name, queue in queues.items() if not queue["listed"]] == ["et#ephemeral:c"]
     first = disk["orders:plain"]["files"]["000000"]["records"][0]
     assert queues["orders:plain"]["oldest"] == pytest.approx(first["timestamp"] / 1e9)
-    assert (found["running"], found["metadata_error"]) == (False, None)
+    assert (listing["running"], listing["metadata_error"]) == (False, None)
     table = rows("data", "ls", str(GOLDEN / "basic" / "data"))
     assert [row["messages"] for row in table if row["queue"] == "orders:busy"] == ["3"]
     assert "roll:c.diskqueue.000001.dat is missing" in ok("data", "ls", str(GOLDEN / "corrupt_missing" / "data"))
@@ -134,8 +134,8 @@ def test_ls_reports_what_meta_and_nsqd_dat_say() -> None:
 def test_nsqd_dat_is_unusable_where_nsqd_does_not_start(case: str) -> None:
     directory = GOLDEN / "metadata" / case / "data"
     expected = json.loads((directory.parent / "expected.json").read_text())
-    found = document("verify", str(directory), code=int(expected["exit_code"] != 0))
-    assert found["sound"] is (expected["exit_code"] == 0)
+    report = document("verify", str(directory), code=int(expected["exit_code"] != 0))
+    assert report["sound"] is (expected["exit_code"] == 0)
     listed = {queue["queue"]: queue["paused"] for queue in document("ls", str(directory))["queues"]}
     for topic, entry in (expected.get("topics") or {}).items():
         assert listed[topic] is entry["paused"]
@@ -160,7 +160,7 @@ def test_a_running_nsqd_is_read_and_left_alone(nsqd_factory: DaemonFactory) -> N
 
 
 def test_verify_finds_no_fault_with_what_a_running_nsqd_does(nsqd_factory: DaemonFactory) -> None:
-    """Meta is older than the files, and files go while it reads."""
+    """Reads while meta is older than the files, and files go."""
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=2000", "--sync-timeout=60s")
     create(nsqd, "t", "c")
     with Client(nsqd.tcp_address) as client:
@@ -171,9 +171,9 @@ def test_verify_finds_no_fault_with_what_a_running_nsqd_does(nsqd_factory: Daemo
                 total += count
                 publish(nsqd, "t", count)
                 wait_for(nsqd, "t", "c", message_count=total)
-            found = json.loads(gnsqadmin("data", "verify", str(nsqd.data_path), "--json").out)
-            findings = [finding for finding in found["findings"] if not finding["file"].endswith(".bad")]
-            assert (found["sound"], findings) == (True, [])
+            report = json.loads(gnsqadmin("data", "verify", str(nsqd.data_path), "--json").out)
+            findings = [finding for finding in report["findings"] if not finding["file"].endswith(".bad")]
+            assert (report["sound"], findings) == (True, [])
             for _ in range(100):
                 client.command(b"FIN " + client.message().id)
 
@@ -196,7 +196,8 @@ def test_messages_that_gnsqd_holds_back_are_exported_with_their_due_times(gnsqd_
 
 @pytest.fixture
 def killed(gnsqd_factory: DaemonFactory) -> Path:
-    """Of a gnsqd whose journal of t has 300 messages for the channel c, in several files, and that of alone has one."""
+    """Kills a gnsqd whose journal of t has 300 messages for the channel c, in several files, and that of alone has
+    one."""
     nsqd = gnsqd_factory("--durability=process", "--max-bytes-per-file=2000")
     create(nsqd, "t", "c")
     for _ in range(3):
@@ -225,12 +226,12 @@ def test_journals_are_listed_and_counted(killed: Path) -> None:
     assert t["files"] > 1
     assert {row["queue"]: row["messages"] for row in listing["queues"]} == {"alone": 0, "t": 0, "t:c": 0}
     assert journaled() == {"alone": 1, "t:c": 300}
-    found = document("verify", str(killed))
-    assert [(row["topic"], row["messages"], row["queues"], row["sound"]) for row in found["journals"]] == [
+    report = document("verify", str(killed))
+    assert [(row["topic"], row["messages"], row["queues"], row["sound"]) for row in report["journals"]] == [
         ("alone", 1, [{"queue": "alone", "messages": 1}], True),
         ("t", 300, [{"queue": "t:c", "messages": 300}], True),
     ]
-    assert [(one["severity"], one["queue"]) for one in found["findings"]] == [("note", "alone"), ("note", "t")]
+    assert [(one["severity"], one["queue"]) for one in report["findings"]] == [("note", "alone"), ("note", "t")]
     assert [row["topic"] for row in document("verify", str(killed), "--topic", "t")["journals"]] == ["t"]
     shown = ok("data", "verify", str(killed))
     assert "Sound: 0 messages on disk and 301 in 2 journals in 3 queues." in shown
@@ -271,7 +272,7 @@ def test_a_damaged_or_missing_journal_is_damage_and_a_torn_end_is_not(killed: Pa
 
 
 def make(directory: Path, metadata: object, **files: bytes) -> str:
-    """A data directory; names of files have _ for a dot."""
+    """Makes a data directory; names of files have _ for a dot."""
     directory.mkdir(exist_ok=True)
     (directory / "nsqd.dat").write_text(json.dumps(metadata))
     for name, data in files.items():
@@ -288,7 +289,7 @@ TOPIC_T = {"topics": [{"name": "t", "paused": False, "channels": None}], "versio
 
 
 def test_messages_that_only_the_side_file_has_or_above_the_limit_are_counted(tmp_path: Path) -> None:
-    """As contrib/docs/structures.md has its format."""
+    """Writes the side file as contrib/docs/structures.md has its format."""
 
     def entry(number: int, due: int, payload: bytes = b"") -> bytes:
         return struct.pack(">H16sqi", 1, b"%016x" % number, due, len(payload)) + payload
@@ -300,8 +301,8 @@ def test_messages_that_only_the_side_file_has_or_above_the_limit_are_counted(tmp
     whole = b"gnsqd due times 1\n" + b"".join(entries) + entry(8, 0)
     files = {"t_diskqueue_000000_dat": message(), "t_diskqueue_meta_dat": b"1\n0,0\n0,35\n"}
     directory = make(tmp_path / "d", TOPIC_T, t_diskqueue_due_times_dat=whole, **files)
-    found = document("verify", directory)
-    assert [(queue["messages"], queue["held"]) for queue in found["queues"]] == [(1, 1)]
+    report = document("verify", directory)
+    assert [(queue["messages"], queue["held"]) for queue in report["queues"]] == [(1, 1)]
     lines = [json.loads(line) for line in gnsqadmin("data", "export", directory, "-").out.splitlines()]
     assert [(line["body"], line["due"]) for line in lines] == [("hello", due), ("held", due)]
     make(tmp_path / "d", TOPIC_T, t_diskqueue_due_times_dat=whole[:-3])
@@ -329,7 +330,7 @@ def test_another_directory_or_topic_than_there_is_is_one_line(tmp_path: Path, co
 
 
 def test_hostile_names_and_files_do_no_harm(tmp_path: Path) -> None:
-    """Control codes in names, a pipe that nobody writes to, a directory, and meta files with absurd numbers."""
+    """Reads names with control codes, a pipe that nobody writes to, a directory, and meta files with absurd numbers."""
     directory = Path(make(tmp_path / "d", TOPIC_T, t_diskqueue_000000_dat=message()))
     (directory / "t.diskqueue.meta.dat").write_text("1\n0,0\n99999999999999999,5\n")
     for name in ("\x1b[2Jx.diskqueue.000000.dat", "n.diskqueue.999999999999999.dat", "m.diskqueue.000000.dat"):
@@ -350,5 +351,5 @@ def test_hostile_names_and_files_do_no_harm(tmp_path: Path) -> None:
     simple = make(tmp_path / "e", TOPIC_T, t_diskqueue_000000_dat=message())
     for text in ("[" * 100_000, '{"topics":{}}', '{"topics":[{"name":1}]}', "[]", "\xff", '{"topics"'):
         (tmp_path / "e" / "nsqd.dat").write_bytes(text.encode("latin-1"))
-        found = document("verify", simple, code=1)["findings"]
-        assert [finding["file"] for finding in found if finding["severity"] == "damage"] == ["nsqd.dat", META], text
+        findings = document("verify", simple, code=1)["findings"]
+        assert [finding["file"] for finding in findings if finding["severity"] == "damage"] == ["nsqd.dat", META], text

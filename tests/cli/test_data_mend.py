@@ -43,12 +43,12 @@ REPAIRS: dict[tuple[str, str], list[bytes]] = {
 
 
 def deliveries(nsqd_factory: DaemonFactory, directory: Path, queue: str, count: int, *flags: str) -> list[bytes]:
-    """What a daemon that starts on the directory delivers of a queue, which must be `count` messages."""
+    """Returns the messages, which must be `count`, that a daemon on the directory delivers of a queue."""
     nsqd = nsqd_factory(*flags, data_path=directory)
     topic, _, channel = queue.partition(":")
-    found = [each.body for each in drain(nsqd, topic, channel or "drain", count)]
+    delivered = [each.body for each in drain(nsqd, topic, channel or "drain", count)]
     assert nsqd.terminate() == 0
-    return found
+    return delivered
 
 
 @pytest.mark.parametrize("case, queue", REPAIRS)
@@ -58,14 +58,14 @@ def test_a_repaired_copy_delivers_every_message_that_is_whole(
     directory = golden(case, tmp_path)
     before = contents(directory)
     expected = REPAIRS[case, queue]
-    found = document("repair", str(directory))
-    assert [(each["queue"], each["messages"]) for each in found["queues"]] == [(queue, len(expected))]
+    report = document("repair", str(directory))
+    assert [(each["queue"], each["messages"]) for each in report["queues"]] == [(queue, len(expected))]
     assert contents(directory) == before
-    assert (found["copy"], found["kept"]) == (f"{directory}.repaired", None)
-    copy = Path(found["copy"])
+    assert (report["copy"], report["kept"]) == (f"{directory}.repaired", None)
+    copy = Path(report["copy"])
     assert all(path.stat().st_mode == directory.joinpath("nsqd.dat").stat().st_mode for path in copy.iterdir())
-    assert document("verify", str(copy))["findings"] == found["left"]
-    assert not any(finding["queue"] == queue for finding in found["left"])
+    assert document("verify", str(copy))["findings"] == report["left"]
+    assert not any(finding["queue"] == queue for finding in report["left"])
     bad = {path.name for path in copy.glob("*.bad")}
     assert deliveries(nsqd_factory, copy, queue, len(expected), *expectation(case)["nsqd_options"]) == expected
     assert {path.name for path in copy.glob(f"{queue}.*.bad")} <= bad  # nothing in it was damage to the daemon
@@ -82,9 +82,9 @@ def test_a_repair_replaces_the_directory_on_request(nsqd_factory: DaemonFactory,
     assert "use --yes" in failure(*repair, "--replace", code=5)
     assert contents(directory) == before
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
-    found = document("repair", str(directory), "--replace", "--yes")
-    assert (found["copy"], found["kept"]) == (str(directory), f"{directory}.before-repair")
-    assert contents(Path(found["kept"])) == before
+    report = document("repair", str(directory), "--replace", "--yes")
+    assert (report["copy"], report["kept"]) == (str(directory), f"{directory}.before-repair")
+    assert contents(Path(report["kept"])) == before
     assert {path.name for path in tmp_path.iterdir()} == {"data", "data.before-repair"}
     assert deliveries(nsqd_factory, directory, "roll:c", len(ROLLED), "--mem-queue-size=0") == ROLLED
     assert ok(*repair).endswith("Nothing to repair.\n")
@@ -138,9 +138,9 @@ def test_gnsqd_offers_repairs_of_unserved_messages(
     (offer,) = set(re.findall("`gnsqadmin (data repair .*)`", log))
     assert gnsqadmin(*shlex.split(offer), "--yes").code == 0
     nsqd = gnsqd_factory(data_path=directory) if names is None else nsqd.start()
-    found = {row["topic_name"]: {one["channel_name"] for one in row["channels"]} for row in nsqd.stats()["topics"]}
+    listed = {row["topic_name"]: {one["channel_name"] for one in row["channels"]} for row in nsqd.stats()["topics"]}
     # But not what an ephemeral topic left.
-    assert found == {"nochan": set(), "orders": {"busy", "paused_ch", "plain"}, "paused_topic": {"c"}}
+    assert listed == {"nochan": set(), "orders": {"busy", "paused_ch", "plain"}, "paused_topic": {"c"}}
     assert nsqd.channel_stats("orders", "plain")["depth"] == 8
     assert "not served" not in nsqd.log()
     nsqd.restart("--durability=process")
@@ -158,8 +158,8 @@ def test_orphans_are_adopted_on_request(tmp_path: Path) -> None:
         (tmp_path / "d" / f"{name}.diskqueue.meta.dat").write_bytes(meta)
     (tmp_path / "d" / "t:c.diskqueue.000001.dat").write_bytes(message())  # damage: meta does not know of it
     assert document("repair", directory, "--to", str(tmp_path / "first"))["adopted"] == []
-    found = document("repair", directory, "--adopt-orphans", "--to", str(tmp_path / "second"))
-    assert found["adopted"] == ["o", "o:c", "t:c"]
+    report = document("repair", directory, "--adopt-orphans", "--to", str(tmp_path / "second"))
+    assert report["adopted"] == ["o", "o:c", "t:c"]
     assert json.loads((tmp_path / "first" / "nsqd.dat").read_text()) == TOPIC_T
     topics = [{"name": name, "paused": False, "channels": [{"name": "c", "paused": False}]} for name in ("t", "o")]
     assert json.loads((tmp_path / "second" / "nsqd.dat").read_text()) == {"topics": topics, "version": "1.3.0"}
@@ -182,8 +182,8 @@ def test_messages_that_nsqd_set_aside_come_back_once(nsqd_factory: DaemonFactory
     assert (report["messages"], report["file"]) == (3, str(target))
     assert exported(target.read_text()) == {"roll:c": lost}
 
-    found = document("recover-bad", str(directory))
-    files = {each["file"]: each for each in found["files"]}
+    report = document("recover-bad", str(directory))
+    files = {each["file"]: each for each in report["files"]}
     mine = files["roll:c.diskqueue.000001.dat.bad"]
     assert (mine["recovered"], mine["delivered"], mine["error"]) == (3, 13, None)
     whole = files["roll.diskqueue.000000.dat.bad"]
@@ -201,8 +201,8 @@ def test_recovered_messages_follow_queued_messages(nsqd_factory: DaemonFactory, 
     directory = golden("rolled", tmp_path)
     bad = GOLDEN / "corrupt_size" / "data" / "roll:c.diskqueue.000001.dat"
     shutil.copy(bad, directory / "roll:c.diskqueue.000009.dat.bad")
-    found = document("recover-bad", str(directory), "--all", "--channel=c")
-    assert [(each["recovered"], each["delivered"]) for each in found["files"]] == [(16, 13)]
+    report = document("recover-bad", str(directory), "--all", "--channel=c")
+    assert [(each["recovered"], each["delivered"]) for each in report["files"]] == [(16, 13)]
     bodies = deliveries(nsqd_factory, directory, "roll:c", len(ROLLED) + 16, "--mem-queue-size=0")
     assert bodies[: len(ROLLED)] == ROLLED
     assert [body[:3] for body in bodies[len(ROLLED) :]] == [b"m%d" % number for number in range(17, 33)]
@@ -226,7 +226,7 @@ def test_what_cannot_be_put_back_stays_set_aside_and_is_reported(tmp_path: Path)
 
 @pytest.mark.parametrize("inside", [1, 20, 37])
 def test_a_read_position_inside_a_message_costs_none(gnsqd_factory: DaemonFactory, tmp_path: Path, inside: int) -> None:
-    """The damage of go-diskqueue in nsqio/nsq issues 1491 and 1514: nsqd sets the whole file aside."""
+    """Makes the damage of go-diskqueue in nsqio/nsq issues 1491 and 1514: nsqd sets the whole file aside."""
     bodies = [b"body %03d" % number for number in range(10)]
     records = [message(body, number) for number, body in enumerate(bodies, 1)]
     size = len(records[0])
@@ -258,7 +258,7 @@ def test_what_root_writes_belongs_to_the_owner_of_the_directory(tmp_path: Path) 
 
 @pytest.fixture
 def ended(gnsqd_factory: DaemonFactory) -> Daemon:
-    """One after a clean exit that left 20 messages for each of two channels, and two in a topic without any."""
+    """Ends a gnsqd that leaves 20 messages for each of two channels, and two in a topic without any."""
     nsqd = gnsqd_factory("--durability=process", "--mem-queue-size=5")
     fill(nsqd, "t", "c", "d", count=20)
     publish(nsqd, "alone", 2)

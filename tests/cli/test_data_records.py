@@ -58,7 +58,7 @@ def test_whole_files_and_junk_are_read_to_their_ends(path: Path, texts: list[byt
 
 @given(texts=bodies, data=st.data())
 def test_what_damage_did_not_touch_is_found(path: Path, texts: list[bytes], data: st.DataObject) -> None:
-    """Except for a damaged length that leads to the end of another message: it could be true."""
+    """Exempts a damaged length that leads to the end of another message: it could be true."""
     payloads = payloads_of(texts)
     written = bytearray(frame_records(payloads))
     first = data.draw(st.integers(0, len(written) - 1))
@@ -77,7 +77,7 @@ def test_what_damage_did_not_touch_is_found(path: Path, texts: list[bytes], data
 
 
 def with_lengths(payloads: list[bytes], lengths: dict[int, int]) -> bytes:
-    """The records of these payloads, of which some have another length in front of them."""
+    """Returns the records of these payloads, of which some have another length in front of them."""
     records = [frame_records([payload]) for payload in payloads]
     for number, length in lengths.items():
         records[number] = length.to_bytes(4, "big", signed=True) + payloads[number]
@@ -85,7 +85,7 @@ def with_lengths(payloads: list[bytes], lengths: dict[int, int]) -> bytes:
 
 
 def test_a_message_with_another_length_is_found_if_that_is_impossible(path: Path) -> None:
-    """Otherwise it may have lost some of its bytes, and is not delivered."""
+    """Finds no message that may have lost some of its bytes: it is not delivered."""
     payloads = payloads_of([b"one", b"two", b"three", b"four"])
     for length in (0, 25, -1, 2_000_000, 2**31 - 1):
         found = read(path, with_lengths(payloads, {1: length}))

@@ -1,4 +1,4 @@
-"""What is the same for all commands: wrong usage, unknown names, confirmation, and daemons that lack the command."""
+"""The rules for all commands: wrong usage, unknown names, confirmation, and daemons that lack the command."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.gnsqadmin import Result, Terminal, document, gnsqadmin, misuse
+from cli.gnsqadmin import RunResult, Terminal, document, gnsqadmin, misuse
 from cli.nodes import address, at, fill, publish
 from kit.daemons import Daemon, own_command
 from kit.http_api import ask
@@ -145,14 +145,14 @@ def test_what_no_node_has_is_not_found_and_the_nearest_name_suggested(nsqd: Daem
     create(nsqd, "orders", "billing", "archive")
     table = NOWHERE | (NOWHERE_OF_OURS if daemon_command == own_command() else {})
     found = {words: gnsqadmin(*words.split(), *at(nsqd)) for words in table}
-    assert found == {words: Result(4, "", f"Error: no node has {what}\n") for words, what in table.items()}
+    assert found == {words: RunResult(4, "", f"Error: no node has {what}\n") for words, what in table.items()}
     assert [topic["topic_name"] for topic in nsqd.stats()["topics"]] == ["orders"]
 
 
 @pytest.mark.parametrize("words", ["topic range u", "tail u --from=first", "save u - --from=first"])
 def test_log_that_is_nowhere_is_not_found_where_there_are_logs(gnsqd_factory: DaemonFactory, words: str) -> None:
     with_logs, without = gnsqd_factory("--durability=process"), gnsqd_factory()
-    assert gnsqadmin(*words.split(), *at(with_logs, without)) == Result(4, "", "Error: no node has the topic u\n")
+    assert gnsqadmin(*words.split(), *at(with_logs, without)) == RunResult(4, "", "Error: no node has the topic u\n")
     create(without, "u")
     reason = "has no log of the topic: that needs --durability, and a topic that is not ephemeral"
     result = gnsqadmin(*words.split(), *at(without))
@@ -188,7 +188,7 @@ KEEPING = ("--durability=process", "--retention-bytes=1000000", "--max-defer-tim
 
 @pytest.fixture
 def filled(gnsqd_factory: DaemonFactory) -> Daemon:
-    """A node that keeps finished messages: three are in t:c and one is deferred, t:done has finished four."""
+    """Starts a node that keeps finished messages: three are in t:c and one is deferred, t:done has finished four."""
     node = gnsqd_factory(*KEEPING)
     fill(node, "t", "c", "done", count=3)
     post(node, "/pub?topic=t&defer=3600000", b"later")
@@ -200,7 +200,7 @@ def filled(gnsqd_factory: DaemonFactory) -> Daemon:
 
 
 def state(node: Daemon) -> list[Any]:
-    """What commands could have changed."""
+    """Returns all that commands could have changed."""
     paths = ["/channel/rules?topic=t&channel=c", "/drain", "/config/log_level"]
     return [node.stats()["topics"], *(ask(node, f"GET {path}") for path in paths)]
 

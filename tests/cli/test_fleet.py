@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
+from cli.fake_nsqd import StatsNsqd, channel, client, node, topic
 from cli.gnsqadmin import Terminal, ageless, document, failure, gnsqadmin, ok, rows, words
 from cli.nodes import DOWN, address, at, fill
 from kit.daemons import Daemon
@@ -13,8 +13,8 @@ from kit.traffic import DaemonFactory, create, post
 
 
 def differences(*args: str, code: int = 0) -> list[tuple[Any, ...]]:
-    found = document("topology", *args, code=code)["differences"]
-    return [(one["topic"], one["channel"], one["node"], one["difference"]) for one in found]
+    answer = document("topology", *args, code=code)["differences"]
+    return [(one["topic"], one["channel"], one["node"], one["difference"]) for one in answer]
 
 
 def test_a_topology_is_exported_compared_and_imported(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_a_wrong_topology_is_one_line_of_error_and_nothing_is_done(gnsqd: Daemon
 
 
 def events(*looks: Any) -> list[tuple[Any, ...]]:
-    """What is reported of a node with these statistics, one look after the other."""
-    with FakeNsqd(*looks) as nsqd:
+    """Returns the events of a node with these statistics, one look after the other."""
+    with StatsNsqd(*looks) as nsqd:
         out = ok("events", "--interval=0.01", f"--count={len(looks)}", "--json", nsqd.flag)
-        found = [json.loads(line) for line in out.splitlines()]
-        assert all(one["node"] == nsqd.address for one in found)
-        return [(one["event"], one["topic"], one["channel"], one["detail"]) for one in found]
+        lines = [json.loads(line) for line in out.splitlines()]
+        assert all(one["node"] == nsqd.address for one in lines)
+        return [(one["event"], one["topic"], one["channel"], one["detail"]) for one in lines]
 
 
 def test_events_are_the_changes_between_two_looks() -> None:
@@ -104,8 +104,8 @@ def test_events_are_the_changes_between_two_looks() -> None:
         ("unpaused", "u", None, None),
         ("disconnected", "t", "c", "x (x:1)"),
     ]
-    found = events(node(), "garbage", node(), node(start_time=2))
-    assert [(one[0], (one[3] or "")[:24]) for one in found] == [
+    changes = events(node(), "garbage", node(), node(start_time=2))
+    assert [(one[0], (one[3] or "")[:24]) for one in changes] == [
         ("failed", "answered JSON that is no"),
         ("answers", "nsqd 1.3.0"),
         ("restarted", "nsqd 1.3.0"),
@@ -125,7 +125,7 @@ def test_events_of_a_running_node_appear_on_a_terminal(nsqd: Daemon) -> None:
 
 
 def test_stats_have_the_columns_order_and_channels_that_are_asked_for(nsqd_factory: DaemonFactory) -> None:
-    """Of channels of which one is paused, one has no consumer and one is well."""
+    """Shows channels of which one is paused, one has no consumer and one is well."""
     nodes = [nsqd_factory(), nsqd_factory()]
     fill(nodes[0], "orders", "billing", "archive", "well", count=3)
     create(nodes[1], "orders", "well")

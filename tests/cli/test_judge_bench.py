@@ -9,47 +9,43 @@ from itertools import pairwise
 import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, ctrl_c, document, end, failure, gnsqadmin, ok, rows, start
-from cli.nodes import DOWN, Cluster, address, at
+from cli.nodes import DOWN, Registered, address, at, topics
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.api import Nsqd
-from nsqadmin_cli.commands.bench import Histogram, Load, Measurements
-from nsqadmin_cli.http_client import TLS, Address, HTTPClient
-
-
-def topics(daemon: Daemon) -> list[str]:
-    return [topic["topic_name"] for topic in daemon.stats()["topics"]]
+from nsqadmin_cli.commands.bench import BenchLoad, Histogram, Measurements
+from nsqadmin_cli.http_client import Address, NodeClient, TLSSettings
 
 
 def test_it_loses_nothing_and_leaves_nothing(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
-    found = document("bench", "--duration=0.5", "--size=100", *at(nsqd))
-    published = found["published"]
-    assert (found["lost"], found["redelivered"], found["errors"]) == (0, 0, [])
-    assert 0 < found["received"] <= published == found["delivery_latency"]["count"]
-    assert published == found["publish_latency"]["count"] * found["batch"]
-    assert published == sum(bar["count"] for bar in found["histogram"])
-    assert found["topic"].endswith("#ephemeral")
-    found = document("bench", "--duration=1", "--rate=100", "--consumers=0", *at(nsqd))
-    assert (found["batch"], found["rate"]) == (2, 100)
-    assert 0 < found["published"] <= 100 * (found["seconds"] + 1)  # a slow machine publishes less, but none more
-    assert (found["received"], found["lost"], found["delivery_latency"]["p50"]) == (0, 0, None)
+    measured = document("bench", "--duration=0.5", "--size=100", *at(nsqd))
+    published = measured["published"]
+    assert (measured["lost"], measured["redelivered"], measured["errors"]) == (0, 0, [])
+    assert 0 < measured["received"] <= published == measured["delivery_latency"]["count"]
+    assert published == measured["publish_latency"]["count"] * measured["batch"]
+    assert published == sum(bar["count"] for bar in measured["histogram"])
+    assert measured["topic"].endswith("#ephemeral")
+    measured = document("bench", "--duration=1", "--rate=100", "--consumers=0", *at(nsqd))
+    assert (measured["batch"], measured["rate"]) == (2, 100)
+    assert 0 < measured["published"] <= 100 * (measured["seconds"] + 1)  # a slow machine publishes less, but none more
+    assert (measured["received"], measured["lost"], measured["delivery_latency"]["p50"]) == (0, 0, None)
     assert topics(nsqd) == ["t"]
 
 
 @pytest.mark.peer
-def test_all_nodes_are_loaded_and_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: Cluster) -> None:
-    found = document("bench", "--duration=0.5", "--batch=10", "--durable", cluster.flag)
-    assert sorted(found["nodes"]) == sorted(map(address, cluster.nodes))
-    assert "#" not in found["topic"]
-    assert (found["publishers"], found["consumers"], found["lost"]) == (2, 2, 0)
+def test_all_nodes_are_loaded_and_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: Registered) -> None:
+    measured = document("bench", "--duration=0.5", "--batch=10", "--durable", cluster.flag)
+    assert sorted(measured["nodes"]) == sorted(map(address, cluster.nodes))
+    assert "#" not in measured["topic"]
+    assert (measured["publishers"], measured["consumers"], measured["lost"]) == (2, 2, 0)
     for daemon in cluster.nodes:
         assert daemon.log().count("POST /channel/create?topic=gnsqadmin-bench-") == 1
         assert topics(daemon) == []
 
     def listed() -> list[str]:
-        found: list[str] = cluster.lookupd.ask("GET", "/topics")[1]["topics"]
-        return found
+        names: list[str] = cluster.lookupd.ask("GET", "/topics")[1]["topics"]
+        return names
 
     with start("bench", "--duration=600", "--durable", cluster.flag) as process:
         eventually(lambda: topics(cluster.nodes[1]) and listed(), "the topic is registered")
@@ -59,7 +55,7 @@ def test_all_nodes_are_loaded_and_ctrl_c_leaves_no_topic_at_nsqlookupd(cluster: 
 
 
 def test_people_get_a_histogram_and_programs_rows(nsqd_factory: DaemonFactory) -> None:
-    """A node with little memory loses messages."""
+    """Measures a node with little memory, which loses messages."""
     flags = ("--duration=0.3", *at(nsqd_factory("--mem-queue-size=1")))
     out = ok("bench", "--batch=500", *flags)
     assert "1 node, 2 publishers, 2 consumers" in out
@@ -77,7 +73,7 @@ def test_people_get_a_histogram_and_programs_rows(nsqd_factory: DaemonFactory) -
 
 
 def loading(*flags: str, nodes: list[Daemon]) -> "subprocess.Popen[bytes]":
-    """A long run that has published to all nodes."""
+    """Starts a long run, and waits until it has published to all nodes."""
     process = start("bench", "--duration=600", *flags, *at(*nodes))
     for node in nodes:
         eventually(lambda node=node: topics(node) and node.stats()["topics"][0]["message_count"], "messages")  # type: ignore[misc]
@@ -108,7 +104,7 @@ class SlowNode(Nsqd):
     """Notes what it did, and does what is slow when a test lets it go on."""
 
     def __init__(self, slow: str) -> None:
-        super().__init__(Address("slow.example", 4151), HTTPClient(DEADLINE))
+        super().__init__(Address("slow.example", 4151), NodeClient(DEADLINE))
         self.asked = threading.Event()
         self.go_on = threading.Event()
         self.done: list[str] = []
@@ -131,7 +127,7 @@ class SlowNode(Nsqd):
 def test_the_topic_is_deleted_after_the_last_request(monkeypatch: pytest.MonkeyPatch, interrupted: str) -> None:
     done = ["create topic", *(["publish"] if interrupted != "while it creates the topic" else [])]
     node, testing = SlowNode(done[-1]), threading.get_ident()
-    load = Load([node], "t", "c", 600, 8, 2, 1, 0, 2, DEADLINE, TLS())
+    load = BenchLoad([node], "t", "c", 600, 8, 2, 1, 0, 2, DEADLINE, TLSSettings())
 
     def interrupt(so_far: Measurements | None = None) -> None:
         assert node.asked.wait(DEADLINE)

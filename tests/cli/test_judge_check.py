@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer, topic
+from cli.fake_nsqd import FakeListing, StatsNsqd, channel, client, node, producer, topic
 from cli.gnsqadmin import FakeNode, gnsqadmin, misuse, ok
-from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill, publish
+from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill, publish
 from kit.daemons import Daemon, eventually
 from kit.exposition import series
 from kit.nsq_client import Client
@@ -20,7 +20,7 @@ OK, WARNING, CRITICAL, UNKNOWN = range(4)
 
 
 def checked(*args: str) -> tuple[int, str, list[str]]:
-    """Exit code, first line without performance data, and the lines below it."""
+    """Returns the exit code, the first line without performance data, and the lines below it."""
     code, out, err = gnsqadmin("check", *args)
     assert err == ""
     first, *rest = out.splitlines()
@@ -33,9 +33,9 @@ def checked(*args: str) -> tuple[int, str, list[str]]:
 def judged(*args: str) -> dict[str, Any]:
     code, out, err = gnsqadmin("check", "--json", *args)
     assert err == ""
-    found: dict[str, Any] = json.loads(out)
-    assert code == ("OK", "WARNING", "CRITICAL", "UNKNOWN").index(found["status"])
-    return found
+    verdict: dict[str, Any] = json.loads(out)
+    assert code == ("OK", "WARNING", "CRITICAL", "UNKNOWN").index(verdict["status"])
+    return verdict
 
 
 def test_what_is_beyond_a_limit_counts_and_what_is_at_it_does_not() -> None:
@@ -73,14 +73,14 @@ def test_counts_are_summed_over_nodes_and_the_worst_stands_first(nsqd_factory: D
     with Client(a.tcp_address) as consumer:
         consumer.subscribe("t", "d", rdy=9)
         wait_for(a, "t", "d", in_flight_count=9)
-        found = checked("--channel-depth=45,49", "--topic-depth=3,", "--clients-min=1", *at(a, b))
+        result = checked("--channel-depth=45,49", "--topic-depth=3,", "--clients-min=1", *at(a, b))
     deep, lonely = "channel t/c: depth 50 is more than 49", "channel t/c: clients 0 is less than 1"
-    assert found[:2] == (CRITICAL, f"NSQ CRITICAL - {deep}, and 2 more problems")
-    assert found[2] == [f"CRITICAL {deep}", f"CRITICAL {lonely}", "WARNING topic waits: depth 4 is more than 3"]
+    assert result[:2] == (CRITICAL, f"NSQ CRITICAL - {deep}, and 2 more problems")
+    assert result[2] == [f"CRITICAL {deep}", f"CRITICAL {lonely}", "WARNING topic waits: depth 4 is more than 3"]
 
 
 @pytest.mark.peer
-def test_a_node_that_went_away_is_critical_while_nsqlookupd_lists_it(cluster: Cluster) -> None:
+def test_a_node_that_went_away_is_critical_while_nsqlookupd_lists_it(cluster: Registered) -> None:
     assert checked(cluster.flag, "--nodes-min=2")[0] == OK
     gone = cluster.nodes[1]
     gone.kill()
@@ -98,12 +98,12 @@ def test_messages_in_flight_and_deferred_take_no_time_to_drain_and_slow_consumer
         publish(nsqd, "t", 5)
         post(nsqd, "/pub?topic=t&defer=60000", b"later")
         wait_for(nsqd, "t", "c", in_flight_count=5, deferred_count=1)
-        found = judged(*check)
-        assert (found["status"], found["metrics"]["drain_time"]) == ("OK", 0)
+        verdict = judged(*check)
+        assert (verdict["status"], verdict["metrics"]["drain_time"]) == ("OK", 0)
         publish(nsqd, "t", 5)
         wait_for(nsqd, "t", "c", depth=5)
-        found = judged(*check)
-        assert (found["status"], found["metrics"]["drain_time"]) == ("OK", 0.1)
+        verdict = judged(*check)
+        assert (verdict["status"], verdict["metrics"]["drain_time"]) == ("OK", 0.1)
         publish(nsqd, "t", 4995)
         wait_for(nsqd, "t", "c", depth=5000)
         assert judged(*check)["status"] == "CRITICAL"  # 1,000 times that
@@ -115,19 +115,19 @@ def test_rates_and_the_time_to_drain_take_two_looks() -> None:
         storm = channel("storm", client("x"), requeue_count=count, timeout_count=count)
         looks.append(node(topic("t", channel("slow", depth=depth, message_count=1000, clients=None), storm)))
     limits = ("--requeue-rate=1,10000", "--timeout-rate=2.5", "--drain-time=1s,10d", "--interval=0.3")
-    with FakeNsqd(*looks) as nsqd:
-        found = judged(*limits, nsqd.flag)
+    with StatsNsqd(*looks) as nsqd:
+        verdict = judged(*limits, nsqd.flag)
         assert len(nsqd.queries("/stats")) == 2
-    assert [(one["status"], one["metric"], one["channel"]) for one in found["problems"]] == [
+    assert [(one["status"], one["metric"], one["channel"]) for one in verdict["problems"]] == [
         ("CRITICAL", "timeout_rate", "storm"),
         ("WARNING", "requeue_rate", "storm"),
         ("WARNING", "drain_time", "slow"),
     ]
-    assert found["metrics"]["drain_time"] > 250  # one message in 0.3 s or more, of 999
+    assert verdict["metrics"]["drain_time"] > 250  # one message in 0.3 s or more, of 999
     deep = [node(topic("t", channel("c", depth=depth, message_count=1))) for depth in (3**40, 3**40 - 1)]
-    with FakeNsqd(*deep) as nsqd:
+    with StatsNsqd(*deep) as nsqd:
         assert checked("--drain-time=1s", "--interval=0.1", nsqd.flag)[0] == CRITICAL  # with numbers in full
-    with FakeNsqd(looks[0]) as nsqd:
+    with StatsNsqd(looks[0]) as nsqd:
         never = checked("--drain-time=10m", "--interval=0.1", nsqd.flag)
     reason = "NSQ CRITICAL - channel t/slow: it does not become empty, but should within 10m 0s"
     assert never == (CRITICAL, reason, [])
@@ -137,7 +137,7 @@ def test_problems_are_of_what_was_asked_for_and_harmless_for_what_reads_them() -
     """Names from elsewhere forge no performance data, and there are no more lines than monitoring systems take."""
     names = ["c", *(f"x{number}#ephemeral" for number in range(1000)), "a|depth=0\n\x1b[2Jb"]
     topics = topic("t", *(channel(name, depth=9) for name in names)), topic("audit", channel("c", depth=99))
-    with FakeNsqd(node(*topics)) as nsqd:
+    with StatsNsqd(node(*topics)) as nsqd:
         limit = ("--channel-depth=3,5", nsqd.flag)
         code, first, rest = checked(*limit)
         assert (code, first[-25:], len(rest)) == (CRITICAL, ", and 1,002 more problems", 21)
@@ -157,8 +157,8 @@ def test_problems_are_of_what_was_asked_for_and_harmless_for_what_reads_them() -
 def test_what_is_ill_down_or_nowhere_is_a_problem(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
     down = f"nsqlookupd at {DOWN}: connection refused"
-    ill, well, empty = FakeNsqd(node(health="NOK - no space left")), FakeNsqd(node()), FakeLookupd()
-    lookupd, of_well = FakeLookupd(producer(ill.port)), FakeLookupd(producer(well.port))
+    ill, well, empty = StatsNsqd(node(health="NOK - no space left")), StatsNsqd(node()), FakeListing()
+    lookupd, of_well = FakeListing(producer(ill.port)), FakeListing(producer(well.port))
     with FakeNode(hangs=True) as hanging:
         for flags, status, reason in (
             (at(nsqd, DOWN), CRITICAL, f"nsqd at {DOWN}: connection refused"),
@@ -203,9 +203,9 @@ def test_metrics_have_the_format_of_prometheus(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
     code, out, err = gnsqadmin("check", "--format=prometheus", "--clients-min=1", *at(nsqd))
     assert (code, err) == (CRITICAL, "")
-    found = {name.removeprefix("gnsqadmin_check_"): value for (name, _), value in series(out.encode()).items()}
-    assert (found["status"], found["clients"], found["nodes"], found["channel_depth"]) == (2, 0, 1, 0)
-    assert "drain_time_seconds" not in found  # which takes two snapshots
+    metrics = {name.removeprefix("gnsqadmin_check_"): value for (name, _), value in series(out.encode()).items()}
+    assert (metrics["status"], metrics["clients"], metrics["nodes"], metrics["channel_depth"]) == (2, 0, 1, 0)
+    assert "drain_time_seconds" not in metrics  # which takes two snapshots
     helps = dict(re.findall("# HELP gnsqadmin_check_([a-z_]+) (.*)", out))
     assert helps["clients"] == "Smallest number of consumers of a channel."
     assert len(set(helps.values())) == len(helps)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.fake_nsqd import FakeLookupd, FakeNsqd, channel, client, node, producer, topic
+from cli.fake_nsqd import FakeListing, StatsNsqd, channel, client, node, producer, topic
 from cli.findings import SHORT, brief, commands, examined, only
 from cli.gnsqadmin import FakeNode, document, gnsqadmin, ok, on_terminal, plain, rows
-from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill
+from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill
 from kit.daemons import Daemon, eventually, free_port
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from kit.nsq_client import Client
@@ -33,12 +33,12 @@ def test_topic_and_channel_limit_what_is_judged(nsqd: Daemon) -> None:
     create(nsqd, "t", "c", "d")
     create(nsqd, "u", "c")
     assert brief(examined("--topic=t", *at(nsqd))) == [("note", "orphan-channel")] * 2
-    found = examined("--topic=t", "--channel=d", *at(nsqd))
-    assert [(one["topic"], one["channel"]) for one in found] == [("t", "d")]
+    findings = examined("--topic=t", "--channel=d", *at(nsqd))
+    assert [(one["topic"], one["channel"]) for one in findings] == [("t", "d")]
 
 
 def test_many_alike_are_cut_short_except_for_all_and_programs() -> None:
-    nsqd = FakeNsqd(node(topic("t", *(channel(f"c{number}") for number in range(12)))))
+    nsqd = StatsNsqd(node(topic("t", *(channel(f"c{number}") for number in range(12)))))
     short, full = (ok("doctor", SHORT, nsqd.flag, *more) for more in ([], ["--all"]))
     table = rows("doctor", SHORT, nsqd.flag)
     assert (short.count("NOTE "), full.count("NOTE "), len(table)) == (5, 12, 12)
@@ -48,7 +48,7 @@ def test_many_alike_are_cut_short_except_for_all_and_programs() -> None:
 
 
 def test_on_a_terminal_text_is_folded_between_words_and_commands_are_not() -> None:
-    with FakeNsqd(node(topic("t", channel("c", client("x" * 60), depth=3)))) as nsqd:
+    with StatsNsqd(node(topic("t", channel("c", client("x" * 60), depth=3)))) as nsqd:
         lines = on_terminal(60, "doctor", SHORT, nsqd.flag, NO_COLOR="1").out.splitlines()
     first = next(index for index, line in enumerate(lines) if "They are in backoff" in line)
     assert (lines[first][:18], lines[first + 1][:10]) == ("        → They are", " " * 10)
@@ -58,7 +58,7 @@ def test_on_a_terminal_text_is_folded_between_words_and_commands_are_not() -> No
 
 def test_alone_on_a_terminal_it_shows_nodes_deepest_channels_and_worst_findings() -> None:
     names = [channel(f"c{depth}", depth=depth) for depth in (7, 9, 8, 6)]
-    with FakeNsqd(node(topic("t", *names, channel("d", client("x"))))) as nsqd:
+    with StatsNsqd(node(topic("t", *names, channel("d", client("x"))))) as nsqd:
         variables = {"NO_COLOR": "1", "GNSQADMIN_NSQD_HTTP_ADDRESS": nsqd.flag.partition("=")[2]}
         code, out, _ = on_terminal(100, **variables)
     shown = plain(out)[plain(out).index("nodes ") :].splitlines()
@@ -89,20 +89,20 @@ def test_alone_elsewhere_it_is_the_help() -> None:
 def test_it_fails_only_if_no_node_answers(nsqd: Daemon) -> None:
     create(nsqd, "t", "c")
     post(nsqd, "/pub?topic=t", b"hello")
-    found = document("status", *at(nsqd, DOWN))
-    assert (found["nodes"], found["nodes_up"], found["totals"]["depth"]) == (2, 1, 1)
-    assert [one["code"] for one in found["findings"] if one["node"]] == ["unreachable"]
+    answer = document("status", *at(nsqd, DOWN))
+    assert (answer["nodes"], answer["nodes_up"], answer["totals"]["depth"]) == (2, 1, 1)
+    assert [one["code"] for one in answer["findings"] if one["node"]] == ["unreachable"]
     code, out, _ = gnsqadmin("status", *at(DOWN))
     assert code == 1
     assert re.search(rf"^CRITICAL +.*{re.escape(address(DOWN))}", out, re.MULTILINE)
 
 
 @pytest.mark.peer
-def test_a_node_that_did_not_register_is_found(cluster: Cluster, gnsqd: Daemon) -> None:
-    found = examined(cluster.flag, *at(gnsqd))
-    assert brief(found) == [("warning", "not-registered")]
-    assert found[0]["node"] == address(gnsqd)
-    [remedy] = commands(found[0])
+def test_a_node_that_did_not_register_is_found(cluster: Registered, gnsqd: Daemon) -> None:
+    findings = examined(cluster.flag, *at(gnsqd))
+    assert brief(findings) == [("warning", "not-registered")]
+    assert findings[0]["node"] == address(gnsqd)
+    [remedy] = commands(findings[0])
     assert gnsqadmin(*shlex.split(remedy)[1:]).code == 0
     eventually(lambda: examined(cluster.flag, *at(gnsqd)) == [], "registered")
 
@@ -113,18 +113,18 @@ def test_a_node_that_did_not_register_is_found(cluster: Cluster, gnsqd: Daemon) 
 ])  # fmt: skip
 def test_a_node_that_reports_little_free_disk_is_found(free: int, size: int, severity: list[str]) -> None:
     process = {"cpu_seconds": 1.0, "memory_bytes": 1, "connection_count": 1}
-    with FakeNsqd(node(process=process | {"disk_bytes": size, "free_disk_bytes": free})) as fake:
-        found = [(it["severity"], it["code"], it["node"]) for it in examined(fake.flag)]
-    assert found == [(each, "disk-full", fake.address) for each in severity]
+    with StatsNsqd(node(process=process | {"disk_bytes": size, "free_disk_bytes": free})) as fake:
+        findings = [(it["severity"], it["code"], it["node"]) for it in examined(fake.flag)]
+    assert findings == [(each, "disk-full", fake.address) for each in severity]
 
 
 def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory) -> None:
     one, two = nsqd_factory("--mem-queue-size=10"), nsqd_factory("--msg-timeout=5s")
-    found = examined(*at(one, two))
-    assert brief(found) == [("note", "config-drift")] * 2
+    findings = examined(*at(one, two))
+    assert brief(findings) == [("note", "config-drift")] * 2
     options = ("mem_queue_size", "msg_timeout")
-    assert [it["summary"] for it in found] == [f"nodes have 2 different values of {option}" for option in options]
-    assert found[1]["evidence"] == [f"1m 0s: {address(one)}", f"5s: {address(two)}"]
+    assert [it["summary"] for it in findings] == [f"nodes have 2 different values of {option}" for option in options]
+    assert findings[1]["evidence"] == [f"1m 0s: {address(one)}", f"5s: {address(two)}"]
     daemons = [nsqd_factory(f"--lookupd-tcp-address=127.0.0.1:{free_port()}") for _ in range(2)]
     assert brief(examined(*at(*daemons))) == [("warning", "config-drift")]
 
@@ -154,8 +154,8 @@ def test_nodes_and_nsqlookupds_that_are_down_are_findings_and_no_errors(nsqd: Da
 
 def test_a_node_that_consumers_cannot_reach_needs_another_broadcast_address() -> None:
     closed, nobody = free_port(), free_port()
-    nsqd = FakeNsqd(node())
-    lookupd = FakeLookupd(producer(nsqd.port) | {"tcp_port": closed}, producer(nobody))
+    nsqd = StatsNsqd(node())
+    lookupd = FakeListing(producer(nsqd.port) | {"tcp_port": closed}, producer(nobody))
     tcp, http = sorted(examined(lookupd.flag), key=lambda finding: str(finding["code"]))
     assert (tcp["severity"], tcp["code"], tcp["node"]) == ("critical", "tcp-unreachable", nsqd.address)
     assert tcp["evidence"] == [f"TCP port {closed}: connection refused"]
@@ -169,24 +169,24 @@ def test_a_node_that_consumers_cannot_reach_needs_another_broadcast_address() ->
 
 def test_what_is_wrong_with_a_node_is_found_and_the_others_are_judged() -> None:
     lost = producer(4151) | {"broadcast_address": "no host\n"}
-    failing, ill = FakeNsqd(node(), "garbage"), FakeNsqd(node(health="NOK - no space left on device"))
-    old = FakeNsqd(node(topic("t", depth=1), version="1.2.1"))
-    lookupd = FakeLookupd(*(producer(one.port) for one in (failing, ill, old)), lost)
+    failing, ill = StatsNsqd(node(), "garbage"), StatsNsqd(node(health="NOK - no space left on device"))
+    old = StatsNsqd(node(topic("t", depth=1), version="1.2.1"))
+    lookupd = FakeListing(*(producer(one.port) for one in (failing, ill, old)), lost)
     with FakeNode(hangs=True) as hanging:
-        found = examined("--timeout=2", lookupd.flag, *at(hanging))
-    assert brief(found) == [
+        findings = examined("--timeout=2", lookupd.flag, *at(hanging))
+    assert brief(findings) == [
         *[("critical", "unreachable")] * 2,
         ("critical", "unhealthy"),
         ("warning", "bad-listing"),
         ("warning", "version-mix"),
         ("warning", "no-channel"),
     ]
-    evidence = {one["node"]: one["evidence"] for one in found[:3]}
+    evidence = {one["node"]: one["evidence"] for one in findings[:3]}
     assert evidence[ill.address] == ["NOK - no space left on device"]
     assert evidence[hanging.address] == ["no complete answer within 2 s"]
     assert re.fullmatch(r"it answered \d\.\d s ago", evidence[failing.address][1])
-    assert r"'no host\n:4151'" in found[3]["summary"]
-    assert found[4]["evidence"] == [f"1.2.1: {old.address}", f"1.3.0: {ill.address}"]
+    assert r"'no host\n:4151'" in findings[3]["summary"]
+    assert findings[4]["evidence"] == [f"1.2.1: {old.address}", f"1.3.0: {ill.address}"]
 
 
 CLOCKS = {
@@ -200,28 +200,28 @@ CLOCKS = {
 
 @pytest.mark.parametrize("clocks", CLOCKS)
 def test_a_wrong_clock_is_found(clocks: tuple[float, float]) -> None:
-    wrong, right = (FakeNsqd(node(), clock=clock) for clock in clocks)
-    found, reported = examined(wrong.flag, right.flag), CLOCKS[clocks]
-    assert brief(found) == ([("warning", "clock-skew")] if reported else [])
+    wrong, right = (StatsNsqd(node(), clock=clock) for clock in clocks)
+    findings, reported = examined(wrong.flag, right.flag), CLOCKS[clocks]
+    assert brief(findings) == ([("warning", "clock-skew")] if reported else [])
     if reported:
         pattern = reported.format(wrong.address).replace("TIME", "1m (3[5-9]|4[0-5])s")
-        assert re.fullmatch(pattern, found[0]["summary"])
+        assert re.fullmatch(pattern, findings[0]["summary"])
 
 
 def test_nsqlookupds_that_know_different_nodes_are_found() -> None:
-    """A node with the same nsqlookupds as others is sent to its log."""
+    """Sends a node with the same nsqlookupds as others to its log."""
     known = ["lookup:4160"]
     well = node(topic("t", channel("c", client("x"))))
-    nsqd, configured, unknown = FakeNsqd(well), FakeNsqd(well, lookupds=known), FakeNsqd(well, lookupds=known)
-    one, two = FakeLookupd(producer(nsqd.port, t=False), topics=["t"]), FakeLookupd(topics=["t", "gone"])
-    found = examined(one.flag, two.flag)
-    [lost] = examined(FakeLookupd(producer(configured.port, t=False), topics=["t"]).flag, unknown.flag)
-    assert brief(found) == [("warning", "not-registered"), ("note", "ghost-topic")]
-    assert found[0]["summary"] == f"nsqd at {nsqd.address} is not registered at nsqlookupd at {two.address}"
-    assert found[0]["remedies"][0]["text"].startswith("It has no nsqlookupd. ")
+    nsqd, configured, unknown = (StatsNsqd(well), StatsNsqd(well, lookupds=known), StatsNsqd(well, lookupds=known))
+    one, two = FakeListing(producer(nsqd.port, t=False), topics=["t"]), FakeListing(topics=["t", "gone"])
+    findings = examined(one.flag, two.flag)
+    [lost] = examined(FakeListing(producer(configured.port, t=False), topics=["t"]).flag, unknown.flag)
+    assert brief(findings) == [("warning", "not-registered"), ("note", "ghost-topic")]
+    assert findings[0]["summary"] == f"nsqd at {nsqd.address} is not registered at nsqlookupd at {two.address}"
+    assert findings[0]["remedies"][0]["text"].startswith("It has no nsqlookupd. ")
     assert (lost["code"], lost["node"]) == ("not-registered", unknown.address)
     assert lost["remedies"][0]["text"].startswith("It has the nsqlookupds lookup:4160. Its log")
-    lookupd = FakeLookupd(producer(free_port()), topics=["t"])
+    lookupd = FakeListing(producer(free_port()), topics=["t"])
     assert brief(examined(lookupd.flag)) == [("critical", "unreachable")]  # which may have the topic
 
 
@@ -266,12 +266,12 @@ def test_what_is_wrong_in_a_data_directory_is_found(tmp_path: Path, name: str) -
     for file, data in files.items():
         (tmp_path / file).write_bytes(data)
     before = sorted(tmp_path.iterdir())
-    with FakeNsqd(node()) as nsqd:
-        found = examined(f"--data-path={tmp_path}", nsqd.flag)
+    with StatsNsqd(node()) as nsqd:
+        findings = examined(f"--data-path={tmp_path}", nsqd.flag)
     assert sorted(tmp_path.iterdir()) == before
-    assert brief(found) == expected
-    assert not evidence or [finding["evidence"] for finding in found] == evidence
-    assert not remedies or commands(found[0]) == [remedy.format(tmp_path) for remedy in remedies]
+    assert brief(findings) == expected
+    assert not evidence or [finding["evidence"] for finding in findings] == evidence
+    assert not remedies or commands(findings[0]) == [remedy.format(tmp_path) for remedy in remedies]
 
 
 def test_a_directory_in_use_is_well_except_what_was_set_aside(tmp_path: Path, nsqd_factory: DaemonFactory) -> None:
@@ -290,6 +290,6 @@ def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path, monkeypatch: pytest
         # Block size twice, blocks and inodes: all, free and free for users; flags and the longest name.
         disk = os.statvfs_result((4096, 4096, 100, 50, room, 1000, 900, 900, 0, 255))
         monkeypatch.setattr(os, "statvfs", lambda path, disk=disk: disk)
-        found = list(examine_directory(str(tmp_path)))
-        assert [(one.code, one.severity.value) for one in found] == ([("disk-full", severity)] if severity else [])
-        assert all(one.summary == f"the disk of {tmp_path} has {room}.0% of its room left" for one in found)
+        findings = list(examine_directory(str(tmp_path)))
+        assert [(one.code, one.severity.value) for one in findings] == ([("disk-full", severity)] if severity else [])
+        assert all(one.summary == f"the disk of {tmp_path} has {room}.0% of its room left" for one in findings)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cli.fake_nsqd import FakeNsqd, channel, client, node, topic
+from cli.fake_nsqd import StatsNsqd, channel, client, node, topic
 from cli.findings import Finding, brief, commands, examined, only
 from cli.gnsqadmin import gnsqadmin
-from cli.nodes import Cluster, address, at, fill, publish
+from cli.nodes import Registered, address, at, fill, publish
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -20,7 +20,7 @@ def consumer(name: str = "x", **counts: Any) -> dict[str, Any]:
 
 
 def looks(*clients: dict[str, Any], **counts: Any) -> list[dict[str, Any]]:
-    """Two looks at a node with the channel c of the topic t. Of a count that is a pair each look has one."""
+    """Returns two looks at a node with the channel c of the topic t. Of a count that is a pair each look has one."""
 
     def seen(look: int, counts: dict[str, Any]) -> dict[str, Any]:
         return {name: value[look] if isinstance(value, tuple) else value for name, value in counts.items()}
@@ -30,8 +30,8 @@ def looks(*clients: dict[str, Any], **counts: Any) -> list[dict[str, Any]]:
 
 
 def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str]]:
-    """The statistics of a node at each look, and the findings with a part of the first one's summary or evidence. They
-    have the times of their making."""
+    """Returns the statistics of a node at each look, and the findings with a part of the first one's summary or
+    evidence. They have the times of their making."""
     dead = client("dead", connected=7200, ready_count=10, in_flight_count=10, message_count=20)
     young = client("young", connected=10, ready_count=10, in_flight_count=10, message_count=20)
     busy = client("busy", connected=60, ready_count=10)
@@ -93,10 +93,10 @@ def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str
 @pytest.mark.parametrize("name", scenes())
 def test_what_looks_show_is_found(name: str) -> None:
     looks, expected, text = scenes()[name]
-    with FakeNsqd(*looks) as nsqd:
-        found = examined(nsqd.flag)
-    assert brief(found) == expected
-    assert not found or any(text in one for one in (found[0]["summary"], *found[0]["evidence"]))
+    with StatsNsqd(*looks) as nsqd:
+        findings = examined(nsqd.flag)
+    assert brief(findings) == expected
+    assert not findings or any(text in one for one in (findings[0]["summary"], *findings[0]["evidence"]))
 
 
 def test_what_will_be_done_to_an_idle_channel_is_found_before(gnsqd_factory: DaemonFactory) -> None:
@@ -106,9 +106,9 @@ def test_what_will_be_done_to_an_idle_channel_is_found_before(gnsqd_factory: Dae
         create(nsqd, "t", "c")
     with Client(served.tcp_address) as consumer:
         consumer.subscribe("t", "c")
-        found = only(examined(*at(served, idle)), "idle-channel")
-        assert (found["severity"], found["summary"][:43]) == ("note", "channel t/c: it will be paused in 1h 59m on")
-        assert found["summary"].endswith(address(idle))
+        finding = only(examined(*at(served, idle)), "idle-channel")
+        assert (finding["severity"], finding["summary"][:43]) == ("note", "channel t/c: it will be paused in 1h 59m on")
+        assert finding["summary"].endswith(address(idle))
         assert brief(examined(*at(served))) == []
     wait_for(served, "t", "c", client_count=0)
     assert brief(examined(*at(served))) == [("warning", "idle-channel")]
@@ -123,10 +123,10 @@ def test_what_will_be_done_to_an_idle_channel_is_found_before(gnsqd_factory: Dae
 def test_a_node_whose_channels_have_consumers_only_elsewhere_is_one_finding() -> None:
     busy = node(topic("t", *(channel(name, consumer(finish_count=9)) for name in "ab")))
     idle = node(topic("t", *(channel(name, depth=3, message_count=3) for name in "ab"), message_count=3))
-    with FakeNsqd(busy) as one, FakeNsqd(idle) as two:
-        [found] = examined(one.flag, two.flag)
-        assert (found["code"], found["node"], found["topic"]) == ("unserved-node", two.address, None)
-        assert found["summary"] == f"6 messages of t/a, t/b at {two.address}, without a consumer there"
+    with StatsNsqd(busy) as one, StatsNsqd(idle) as two:
+        [finding] = examined(one.flag, two.flag)
+        assert (finding["code"], finding["node"], finding["topic"]) == ("unserved-node", two.address, None)
+        assert finding["summary"] == f"6 messages of t/a, t/b at {two.address}, without a consumer there"
 
 
 # Running nodes
@@ -159,12 +159,12 @@ def test_every_trouble_of_running_nodes_is_found_and_its_remedies_can_be_typed(n
         wait_for(a, "held", "c", in_flight_count=4)
         wait_for(a, "idle", "shallow", depth=1)
         wait_for(a, "paused", "c", depth=4)
-        found = examined("--deep=5", *at(a, b))
+        findings = examined("--deep=5", *at(a, b))
         two.command(b"RDY 5")
         wait_for(b, "zero", "c", in_flight_count=5)
         partly = only(examined("--topic=zero", *at(a, b)), "rdy-zero")
         assert brief(examined("--topic=held", "--deep=6", *at(a))) == [("note", "stuck")]
-    assert {(one["code"], one["topic"], one["channel"], one["severity"]) for one in found} == {
+    assert {(one["code"], one["topic"], one["channel"], one["severity"]) for one in findings} == {
         ("no-consumers", "idle", "deep", "critical"),
         ("rdy-zero", "zero", "c", "critical"),
         ("no-consumers", "idle", "shallow", "warning"),
@@ -176,21 +176,21 @@ def test_every_trouble_of_running_nodes_is_found_and_its_remedies_can_be_typed(n
         ("stuck", "held", "c", "warning"),
         ("orphan-channel", "lacking", "c", "note"),
     }
-    deep, lacking, stuck = found[0], only(found, "missing-channel"), only(found, "stuck")
+    deep, lacking, stuck = findings[0], only(findings, "missing-channel"), only(findings, "stuck")
     assert deep["summary"] == "channel idle/deep: 61 messages and no consumer"
     assert deep["evidence"][0] == "61 messages queued on 2 nodes"
-    assert only(found, "no-channel")["evidence"][0] == "4 messages in the topic on 2 nodes"
-    assert only(found, "rdy-zero")["evidence"][1].startswith("consumers: one (")
+    assert only(findings, "no-channel")["evidence"][0] == "4 messages in the topic on 2 nodes"
+    assert only(findings, "rdy-zero")["evidence"][1].startswith("consumers: one (")
     assert (partly["severity"], partly["node"]) == ("warning", address(a))
     assert partly["summary"] == f"channel zero/c: 5 messages at {address(a)}, and its consumer has RDY 0 there"
     assert re.match(r"channel held/c: 4 messages in flight and none finished in \d\.\d s", stuck["summary"])
     assert re.match(rf"holder \(.* at {address(a)} has 4 in flight, RDY 4$", stuck["evidence"][2])
-    assert only(found, "dead-letters")["summary"].startswith("topic t.c.dead has 3 dead letters: ")
+    assert only(findings, "dead-letters")["summary"].startswith("topic t.c.dead has 3 dead letters: ")
     assert lacking["summary"] == f"topic lacking at {address(b)} lacks 1 channel that other nodes have: c"
     assert (lacking["node"], lacking["evidence"][1]) == (address(b), "2 messages in the topic there")
     paused = f"channel paused/c: paused on {address(a)}: its consumers get no messages"
-    assert only(found, "paused-channel")["summary"] == paused
-    remedies = [command for one in found for command in commands(one)]
+    assert only(findings, "paused-channel")["summary"] == paused
+    remedies = [command for one in findings for command in commands(one)]
     for words in ("channel delete idle deep", "replay-dead t.c.dead", "topic unpause paused"):
         assert shlex.join(["gnsqadmin", *words.split(), *at(a, b)]) in remedies
     [remedy] = commands(lacking)
@@ -231,7 +231,7 @@ def test_an_ephemeral_channel_that_drops_messages_is_found(gnsqd_factory: Daemon
 
 
 @pytest.mark.peer
-def test_a_node_that_consumers_do_not_reach_is_found(cluster: Cluster) -> None:
+def test_a_node_that_consumers_do_not_reach_is_found(cluster: Registered) -> None:
     for daemon in cluster.nodes:
         fill(daemon, "t", "c", count=3)
     cluster.wait_for_topic("t", channel="c")
@@ -241,9 +241,9 @@ def test_a_node_that_consumers_do_not_reach_is_found(cluster: Cluster) -> None:
     with Client(served.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=10)
         wait_for(served, "t", "c", in_flight_count=3)
-        found = examined(cluster.flag)
-    assert sorted(brief(found)) == [("note", "ghost-topic"), ("warning", "tombstoned")]  # and not also unserved
-    hidden = only(found, "tombstoned")
+        findings = examined(cluster.flag)
+    assert sorted(brief(findings)) == [("note", "ghost-topic"), ("warning", "tombstoned")]  # and not also unserved
+    hidden = only(findings, "tombstoned")
     assert (hidden["topic"], hidden["node"]) == ("t", address(forgotten))
     assert commands(hidden)[0].endswith(at(forgotten)[0])
-    assert only(found, "ghost-topic")["topic"] == "ghost"
+    assert only(findings, "ghost-topic")["topic"] == "ghost"

@@ -2,7 +2,6 @@
 letters become the messages that they were, and none is lost. What letters are is from contrib/docs/dead-letters.md."""
 
 import json
-from datetime import datetime
 
 from cli.gnsqadmin import Terminal, document, failure, gnsqadmin, ok
 from cli.nodes import address, at, fill
@@ -10,6 +9,7 @@ from kit.daemons import Daemon, eventually
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, publish, take, wait_for
 from nsqadmin_cli.message import pretty_lines
+from nsqadmin_cli.units import iso_time
 
 PEEK = ("peek", "t", "c")
 
@@ -19,12 +19,6 @@ def put(nsqd: Daemon, *bodies: bytes) -> None:
     for body in bodies:
         publish(nsqd, "t", body)
     wait_for(nsqd, "t", "c", depth=len(bodies))
-
-
-def nanoseconds(iso_time: str) -> int:
-    """Nanoseconds since 1970; `datetime` alone drops what is below a microsecond."""
-    second, _, fraction = iso_time.removesuffix("Z").partition(".")
-    return round(datetime.fromisoformat(f"{second}Z").timestamp()) * 10**9 + int(fraction.ljust(9, "0"))
 
 
 def test_messages_are_shown_and_stay(gnsqd: Daemon) -> None:
@@ -48,17 +42,17 @@ def test_json_has_the_messages_of_all_nodes(gnsqd_factory: DaemonFactory) -> Non
     nodes = [gnsqd_factory("--mem-queue-size=1"), gnsqd_factory(), gnsqd_factory()]
     put(nodes[0], b"a", b"\xff")
     put(nodes[1])
-    found = document(*PEEK, *at(*nodes))
-    assert found["nodes"] == [
+    answer = document(*PEEK, *at(*nodes))
+    assert answer["nodes"] == [
         {"address": address(nodes[0]), "error": None, "depth": 2, "backend_depth": 1},
         {"address": address(nodes[1]), "error": None, "depth": 0, "backend_depth": 0},
     ]
-    shown = [(one["body"], one["body_base64"], one["on_disk"], one["size"]) for one in found["messages"]]
+    shown = [(one["body"], one["body_base64"], one["on_disk"], one["size"]) for one in answer["messages"]]
     assert shown == [("a", None, False, 1), (None, "/w==", True, 1)]
     csv = ok(*PEEK, "-o", "csv", *at(*nodes)).splitlines()
     assert [line.rpartition(",")[2] for line in csv] == ["body", "a", r"\xff"]
-    times = [nanoseconds(line.partition(",")[0]) for line in csv[1:]]
-    assert times == [one["timestamp"] for one in found["messages"]]
+    times = [line.partition(",")[0] for line in csv[1:]]
+    assert times == [iso_time(message["timestamp"]) for message in answer["messages"]]
 
 
 def test_files_are_shown_while_the_daemon_runs_and_after_it(nsqd_factory: DaemonFactory) -> None:
@@ -66,9 +60,9 @@ def test_files_are_shown_while_the_daemon_runs_and_after_it(nsqd_factory: Daemon
     fill(nsqd, "t", "c", count=9)
     files = ("--data-path", str(nsqd.data_path))
     for _ in ("running", "ended"):
-        found = document(*PEEK, *files)
-        assert sorted(one["body"] for one in found["messages"]) == [str(number) for number in range(9)]
-        assert found["nodes"][0]["depth"] == 9
+        answer = document(*PEEK, *files)
+        assert sorted(one["body"] for one in answer["messages"]) == [str(number) for number in range(9)]
+        assert answer["nodes"][0]["depth"] == 9
         if nsqd.running:
             nsqd.terminate()
     assert "00000000  3" in ok(*PEEK, "-n1", "--hex", *files)
@@ -112,11 +106,11 @@ def test_what_died_is_published_again_byte_for_byte(gnsqd_factory: DaemonFactory
         died = client.message()
         client.command(b"REQ %b 0" % died.id)
         eventually(lambda: (nsqd.stats(DEAD)["topics"] or [{"depth": 0}])[0]["depth"] == 1)
-    found = document("replay-dead", "t", "c", *at(nsqd))
-    assert (found["source"], found["channel"], found["letters"]) == (DEAD, "replay", [])
-    assert (found["messages"], found["bytes"], found["left"]) == (1, len(BODY), 0)
-    assert found["topics"] == [{"topic": "t", "messages": 1}]
-    assert sum(node["messages"] for node in found["nodes"]) == 1
+    replayed = document("replay-dead", "t", "c", *at(nsqd))
+    assert (replayed["source"], replayed["channel"], replayed["letters"]) == (DEAD, "replay", [])
+    assert (replayed["messages"], replayed["bytes"], replayed["left"]) == (1, len(BODY), 0)
+    assert replayed["topics"] == [{"topic": "t", "messages": 1}]
+    assert sum(node["messages"] for node in replayed["nodes"]) == 1
     (again,) = take(nsqd, "t", "c", 1)
     assert again.body == BODY
     assert again.attempts == 1
@@ -133,10 +127,10 @@ def test_a_dry_run_shows_headers_and_changes_nothing(gnsqd: Daemon) -> None:
     assert "Would publish 2 messages (50 kB) to t\n" in out
     assert "0000000000000001" in out
     assert "timed out" in out
-    found = document("replay-dead", "t", "c", "--dry-run", *at(gnsqd))
+    planned = document("replay-dead", "t", "c", "--dry-run", *at(gnsqd))
     where = {"node": address(gnsqd), "topic": "t", "channel": "c", "id": f"{50_000:016x}", "size": 50_000}
-    assert found["letters"][1] == where | DIED
-    assert (found["messages"], found["bytes"], found["nodes"]) == (2, 50_001, [])
+    assert planned["letters"][1] == where | DIED
+    assert (planned["messages"], planned["bytes"], planned["nodes"]) == (2, 50_001, [])
     table = ok("replay-dead", DEAD, "--dry-run", "-o", "csv", "--limit=1", *at(gnsqd)).splitlines()
     assert table[0] == "id,topic,channel,node,published,died,attempts,reason,size"
     assert len(table) == 2
@@ -147,8 +141,8 @@ def test_letters_of_all_nodes_go_where_they_came_from_or_to_another_topic(gnsqd_
     nodes = [gnsqd_factory(), gnsqd_factory()]
     for node in nodes:
         publish(node, DEAD, *[letter(b"%d" % number, topic=f"from{number % 2}") for number in range(20)])
-    found = document("replay-dead", DEAD, "--limit=10", "--to=elsewhere", *at(*nodes))
-    assert found["topics"] == [{"topic": "elsewhere", "messages": 10}]
+    replayed = document("replay-dead", DEAD, "--limit=10", "--to=elsewhere", *at(*nodes))
+    assert replayed["topics"] == [{"topic": "elsewhere", "messages": 10}]
     assert sum(left(node) for node in nodes) == 30
     rest = {one["topic"]: one["messages"] for one in document("replay-dead", DEAD, *at(*nodes))["topics"]}
     assert (sorted(rest), sum(rest.values())) == (["from0", "from1"], 30)

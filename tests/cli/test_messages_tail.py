@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cli import fake_nsqd
-from cli.gnsqadmin import FakeNode, Result, Terminal, ctrl_c, end, failure, gnsqadmin, http_answer, ok, start
+from cli.gnsqadmin import FakeNode, RunResult, Terminal, ctrl_c, end, failure, gnsqadmin, http_answer, ok, start
 from cli.nodes import address, at, fill, publish
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 
 def tails(nsqd: Daemon, topic: str = "t") -> set[str]:
-    """The channels with which somebody looks at a topic."""
+    """Returns the channels with which somebody looks at a topic."""
     channels = [channel for found in nsqd.stats(topic)["topics"] for channel in found["channels"]]
     names = {channel["channel_name"] for channel in channels if channel["client_count"]}
     return {name for name in names if name.startswith("gnsqadmin-tail-")}
 
 
-def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: str = "t") -> Result:
-    """Run it, and `publish` when it looks at `nodes`; without Ctrl-C it has to end by itself."""
+def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: str = "t") -> RunResult:
+    """Runs it, and calls `publish` when it looks at `nodes`; without Ctrl-C it has to end by itself."""
     before = [tails(node, topic) for node in nodes]  # the one that has just ended may still be there
     with start("tail", topic, *args, *at(*nodes)) as process:
         eventually(lambda: all(tails(node, topic) - old for node, old in zip(nodes, before, strict=True)), "it looks")
@@ -71,7 +71,7 @@ def test_csv_and_details_and_bytes_have_a_line_about_each_message(gnsqd: Daemon)
 
 
 def test_several_topics_on_several_nodes_are_looked_at(nsqd_factory: DaemonFactory) -> None:
-    """Until the time that was given, or the reader goes away."""
+    """Looks for a given time, or until the reader goes away."""
     nodes = [nsqd_factory(), nsqd_factory()]
     for node, topic in zip(nodes, ("t", "u"), strict=True):
         create(node, topic, "c")
@@ -124,7 +124,7 @@ def frame(kind: int, data: bytes) -> bytes:
 
 @contextmanager
 def lying_node(talk: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A node with the topic t, whose consumers meet `talk`; gives the option that names it."""
+    """Starts a node with the topic t, whose consumers meet `talk`; gives the option that names it."""
     with FakeNode(talk, hangs=True, reads=False) as tcp:
         stats = fake_nsqd.node(fake_nsqd.topic("t", fake_nsqd.channel("c")))
         info = {"broadcast_address": "x", "hostname": "x", "http_port": 1, "tcp_port": int(tcp.address.split(":")[1])}
@@ -142,7 +142,7 @@ AGREED = frame(0, b'{"max_rdy_count": 100}')
 
 
 def agree(connection: socket.socket) -> None:
-    """Let a client subscribe, up to its RDY."""
+    """Lets a client subscribe, up to its RDY."""
     connection.sendall(AGREED + frame(0, b"OK"))
     read_until(connection, b"RDY")
 

@@ -27,7 +27,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 
 def has_client(nsqd: Daemon, topic: str) -> bool:
-    channels = [channel for found in nsqd.stats(topic)["topics"] for channel in found["channels"]]
+    channels = [channel for stats in nsqd.stats(topic)["topics"] for channel in stats["channels"]]
     return any(channel["client_count"] for channel in channels)
 
 
@@ -37,7 +37,6 @@ def counts(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int, int]:
 
 
 def numbers(file: Path) -> list[int]:
-    """The saved bodies, in order."""
     return sorted(int(line["body"]) for line in lines_of(file))
 
 
@@ -47,13 +46,12 @@ def saving(file: Path, *nodes: Daemon) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("name", ["saved.ndjson", "saved.ndjson.gz"])
 def test_what_is_saved_and_loaded_is_what_was_published(nsqd: Daemon, tmp_path: Path, name: str) -> None:
-    """Standard output takes messages and nothing else."""
     create(nsqd, "t")
     for body in BODIES:
         post(nsqd, "/pub?topic=t", body)
     file = tmp_path / name
-    found = document(*saving(file, nsqd), "--create")
-    assert (found["messages"], found["bytes"]) == (len(BODIES), sum(map(len, BODIES)))
+    answer = document(*saving(file, nsqd), "--create")
+    assert (answer["messages"], answer["bytes"]) == (len(BODIES), sum(map(len, BODIES)))
     assert counts(nsqd, "t", "c") == (0, 0, 0)
     saved = lines_of(file)
     assert all(line["topic"] == "t" and line["attempts"] == 1 for line in saved)
@@ -80,7 +78,7 @@ def test_a_great_backlog_is_saved_from_all_nodes(nsqd_factory: DaemonFactory, tm
 
 @pytest.mark.parametrize("name", ["saved", "saved.gz"])
 def test_what_is_added_to_a_file_can_be_read_after_what_was_there(nsqd: Daemon, tmp_path: Path, name: str) -> None:
-    """No more is taken than was asked for: what was on its way is in the queue again at once, without a time-out."""
+    """Takes no more than was asked for: what was on its way is in the queue again at once, without a time-out."""
     fill(nsqd, "t", "c", count=50)
     file = tmp_path / name
     save = saving(file, nsqd)
@@ -170,8 +168,8 @@ def test_messages_are_copied_to_another_topic_as_they_come_and_none_is_not_named
         publish(nsqd, "t", 3)
         code, out, err = end(process)
     assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert (found["source"], found["topic"], found["messages"]) == ("t", "to", 3)
+    answer = json.loads(out)
+    assert (answer["source"], answer["topic"], answer["messages"]) == ("t", "to", 3)
     assert bodies(nsqd, "to", 3) == [b"0", b"1", b"2"]
     assert counts(nsqd, "t", "c") == (3, 0, 0)
 
@@ -237,11 +235,11 @@ def test_a_bad_line_is_named_after_those_before_it(tmp_path: Path, monkeypatch: 
     file = tmp_path / "saved"
     for content, reason in BAD.items():
         file.write_bytes(content)
-        found = (line for lines, _ in read_archive(str(file)) for line in lines)
-        first = next(found)
+        archived = (line for lines, _ in read_archive(str(file)) for line in lines)
+        first = next(archived)
         assert (first.number, first.topic, first.body) == (1, "t", b"x")
         with pytest.raises(AdminError, match=re.escape(reason.format(file)) + "$"):
-            list(found)
+            list(archived)
 
 
 def test_a_load_goes_on_where_it_ended(gnsqd: Daemon, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, ctrl_c, document, gnsqadmin, http_answer, start
-from cli.nodes import address, at, fill
+from cli.nodes import address, at, channels, fill
 from kit.daemons import Daemon, fixed_ports
 from kit.traffic import DaemonFactory, post
 
@@ -21,16 +21,13 @@ DURABLE = ("--durability=process", "--retention-bytes=1000000")
 
 @pytest.fixture
 def nodes(gnsqd_factory: DaemonFactory) -> list[Daemon]:
-    """Two nodes that have the messages "0", "1", "2" of the topic t, which the channel c of the first has finished."""
+    """Starts two nodes that have the messages "0", "1", "2" of the topic t, which the channel c of the first has
+    finished."""
     both = [gnsqd_factory(*DURABLE, *fixed_ports()) for _ in range(2)]
     for node in both:
         fill(node, "t", "c", count=3)
     post(both[0], "/channel/empty?topic=t&channel=c")
     return both
-
-
-def channels(node: Daemon) -> list[str]:
-    return [channel["channel_name"] for channel in node.stats("t")["topics"][0]["channels"]]
 
 
 def test_a_range_has_numbers_times_and_the_lag_of_a_channel(nodes: list[Daemon], gnsqd_factory: DaemonFactory) -> None:
@@ -62,7 +59,7 @@ def test_tail_shows_the_past_and_follows_all_nodes_without_a_channel_also_after_
             row = json.loads(next(lines))
             assert (row["node"], row["body"], row["topic"], row["attempts"]) == (address(node), body, "t", 1)
         assert ctrl_c(process).code == 130
-    assert [channels(node) for node in nodes] == [["c"], ["c"]]
+    assert [channels(node, "t") for node in nodes] == [["c"], ["c"]]
 
 
 def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: list[Daemon], tmp_path: Path) -> None:
@@ -78,7 +75,7 @@ def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: 
     assert result.err.startswith(f"t at {address(nodes[0])}: continue with --from 3\n")
     assert gnsqadmin("copy", "t", "u", "--from=-1h", "--to=next", *at(nodes[0])).code == 0
     assert nodes[0].stats("u")["topics"][0]["message_count"] == 3
-    assert [channels(node) for node in nodes] == [["c"], ["c"]]
+    assert [channels(node, "t") for node in nodes] == [["c"], ["c"]]
     assert nodes[1].channel_stats("t", "c")["depth"] == 3
 
 
@@ -86,7 +83,7 @@ def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: 
 
 
 def record(number: int, *bodies: bytes) -> bytes:
-    """A record of `/topic/messages` with these messages."""
+    """Returns a record of `/topic/messages` with these messages."""
     messages = [b"\0\0\0\x02" + bytes(8) + b"\0\x01" + b"0" * 16 + body for body in bodies]
     frames = b"".join(len(message).to_bytes(4, "big") + message for message in messages)
     payload = number.to_bytes(8, "big") + len(bodies).to_bytes(4, "big") + bytes(8) + frames
@@ -108,7 +105,7 @@ EXTENT = {"epoch": "0e", "first": 1, "next": 6, "first_published": None, "last_p
 
 
 def node_with(*answers: bytes, **extent: Any) -> FakeNode:
-    """A node whose log of t has the messages 1 to 5, with these answers to requests for messages, in turn."""
+    """Starts a node whose log of t has the messages 1 to 5, with these answers to requests for messages, in turn."""
     left = list(answers)
 
     def talk(connection: socket.socket) -> None:

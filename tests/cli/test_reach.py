@@ -12,20 +12,20 @@ import pytest
 from cli import fake_nsqd
 from cli.fake_nsqd import producer
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, ok
-from cli.nodes import DOWN, Cluster, address, at, at_lookupd, fill
+from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill
 from kit.certificates import Identity, issue
 from kit.daemons import DEADLINE, free_port
 from kit.traffic import DaemonFactory, create
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
+from nsqadmin_cli.http_client import Address, NodeClient, NodeError
 
 
 def topics(*args: str, **variables: str) -> list[str]:
-    """Names of the topics in a document that is printed without trouble."""
+    """Returns the topics in a document that is printed without trouble."""
     return [topic["topic_name"] for topic in json.loads(ok(*args, **variables))["totals"]["topics"]]
 
 
 def error(*args: str, **variables: str) -> str:
-    """The one line of a run that fails, without the address."""
+    """Returns the one line of a run that fails, without the address."""
     code, _, err = gnsqadmin(*args, **variables)
     assert (code, err.count("\n")) == (1, 1), err
     return err.strip().partition(": ")[2].partition(": ")[2]
@@ -33,16 +33,16 @@ def error(*args: str, **variables: str) -> str:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Identity:
-    """Its certificate is in the file ca.pem."""
-    found = issue("Test Authority", authority=True)
-    (tmp_path / "ca.pem").write_bytes(found.cert_pem)
-    return found
+    """Returns an authority whose certificate is in the file ca.pem."""
+    identity = issue("Test Authority", authority=True)
+    (tmp_path / "ca.pem").write_bytes(identity.cert_pem)
+    return identity
 
 
 def test_a_node_is_asked_over_tls(
     nsqd_factory: DaemonFactory, authority: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An authority of one's own replaces those of the system. A node that requires TLS says where it speaks it."""
+    """Replaces the authorities of the system by one of one's own. A node that requires TLS says where it speaks it."""
     cert, key = issue("127.0.0.1", authority).write(tmp_path / "server")
     place, other = (f"127.0.0.1:{free_port()}" for _ in range(2))
     node = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", f"--https-address={place}")
@@ -86,14 +86,14 @@ def test_a_unix_socket_is_asked_and_no_proxy_of_the_environment(nsqd_factory: Da
 
 
 @pytest.mark.peer
-def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
-    """Also while another nsqlookupd is down, and by commands that consume and publish."""
+def test_nodes_are_found_by_nsqlookupd(cluster: Registered) -> None:
+    """Finds them also while another nsqlookupd is down, and by commands that consume and publish."""
     for node in cluster.nodes:
         fill(node, "t", "c", count=20)
     cluster.wait_for_topic("t", channel="c")
-    found = document("stats", cluster.flag)
-    assert [node["address"] for node in found["nodes"]] == sorted(map(address, cluster.nodes))
-    assert found["totals"]["channel_count"] == 1
+    answer = document("stats", cluster.flag)
+    assert [node["address"] for node in answer["nodes"]] == sorted(map(address, cluster.nodes))
+    assert answer["totals"]["channel_count"] == 1
     code, out, err = gnsqadmin("stats", "--json", cluster.flag, *at_lookupd(DOWN))
     assert (code, err) == (1, f"Error: nsqlookupd at {DOWN}: connection refused\n")
     assert len(json.loads(out)["nodes"]) == 2
@@ -107,7 +107,7 @@ def test_nodes_are_found_by_nsqlookupd(cluster: Cluster) -> None:
 
 
 @pytest.mark.peer
-def test_an_nsqlookupd_that_is_named_as_an_nsqd_is_recognised_and_the_other_way_round(cluster: Cluster) -> None:
+def test_an_nsqlookupd_that_is_named_as_an_nsqd_is_recognised_and_the_other_way_round(cluster: Registered) -> None:
     lookupd, nsqd = cluster.lookupd.address["HTTP"], cluster.nodes[0]
     for words in ("stats", "pub t x", "topic pause t", "config get log_level", "drain status"):
         code, _, err = gnsqadmin(*words.split(), *at(lookupd))
@@ -122,15 +122,15 @@ def test_an_nsqlookupd_that_is_named_as_an_nsqd_is_recognised_and_the_other_way_
 
 
 def test_a_node_that_hangs_delays_what_is_read_from_others_by_less() -> None:
-    """An answer that has begun has the whole time, as has everything that changes something."""
+    """Gives the whole time to an answer that has begun, and to everything that changes something."""
 
     def drip(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na")
         time.sleep(1.2)
         connection.sendall(b"b")
 
-    with FakeNode(hangs=True) as silent, FakeNode(drip) as slow, fake_nsqd.FakeNsqd(fake_nsqd.node()) as fine:
-        client = HTTPClient(2.0, patience=1.0)
+    with FakeNode(hangs=True) as silent, FakeNode(drip) as slow, fake_nsqd.StatsNsqd(fake_nsqd.node()) as fine:
+        client = NodeClient(2.0, patience=1.0)
         assert client.answer(Address.parse(slow.address), "GET", "/stats")[1] == b"ab"
         for method, limit in (("GET", "1 s"), ("POST", "2 s")):
             with pytest.raises(NodeError, match=f"no complete answer within {limit}"):
@@ -142,8 +142,8 @@ def test_a_node_that_hangs_delays_what_is_read_from_others_by_less() -> None:
 
 
 def test_connections_are_kept_for_the_next_request() -> None:
-    with fake_nsqd.FakeNsqd(fake_nsqd.node()) as nsqd:
-        client = HTTPClient(DEADLINE)
+    with fake_nsqd.StatsNsqd(fake_nsqd.node()) as nsqd:
+        client = NodeClient(DEADLINE)
         for _ in range(3):
             assert client.answer(Address.parse(nsqd.address), "GET", "/ping")[1] == b'"OK"'
     assert (len(nsqd.asked), len(nsqd.peers)) == (3, 1)
@@ -161,8 +161,8 @@ def test_nodes_that_require_a_token_get_the_one_of_the_file(gnsqd_factory: Daemo
     needed = "it requires the token of a --token-file, or the certificate of a --tls-cert"
     assert error("stats", *node) == f"answered HTTP 401 (UNAUTHORIZED): {needed}"
     refused = "the token of --token-file, or the certificate of --tls-cert, does not permit it"
-    found = error("topic", "create", "u", *node, f"--token-file={read}")
-    assert found == f"answered HTTP 403 (FORBIDDEN): {refused}"
+    line = error("topic", "create", "u", *node, f"--token-file={read}")
+    assert line == f"answered HTTP 403 (FORBIDDEN): {refused}"
     ok("topic", "create", "v2", *node, f"--token-file={of_topics}")
     ok("topic", "delete", "v2", "--yes", *node, f"--token-file={of_topics}")
     assert refused in error("topic", "create", "u", *node, f"--token-file={of_topics}")
@@ -175,7 +175,7 @@ def test_nodes_that_require_a_token_get_the_one_of_the_file(gnsqd_factory: Daemo
 
 
 def test_only_nodes_that_are_named_get_the_token(tmp_path: Path) -> None:
-    """Neither an nsqlookupd nor what it lists, nor where a node redirects to."""
+    """Sends it neither to an nsqlookupd nor to what it lists, nor where a node redirects to."""
     file = tmp_path / "token"
     file.write_text("does-everything-0001\n")
     refusal = http_answer(b'{"message":"UNAUTHORIZED"}', "401 Unauthorized")

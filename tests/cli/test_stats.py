@@ -3,13 +3,12 @@ widths, in a pipe, with and without colour."""
 
 import json
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
 from rich.cells import cell_len
 
-from cli.fake_nsqd import FakeNsqd, channel, node, topic
+from cli.fake_nsqd import StatsNsqd, channel, node, topic
 from cli.gnsqadmin import ageless, document, gnsqadmin, ok, on_terminal, rows, words
 from cli.nodes import DOWN, address, at, fill
 from kit.daemons import Daemon
@@ -22,7 +21,7 @@ ZEROS = ["0"] * 4
 
 @pytest.fixture
 def busy(nsqd_factory: DaemonFactory) -> Daemon:
-    """A daemon with every count of a channel at a number of its own."""
+    """Starts a daemon with every count of a channel at a number of its own."""
     nsqd = nsqd_factory("--mem-queue-size=10")
     create(nsqd, "quiet")
     fill(nsqd, "orders", "archive", "billing", count=1234)
@@ -52,22 +51,22 @@ def test_table_shows_the_counts_of_the_daemon(busy: Daemon) -> None:
 
 
 def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists(busy: Daemon) -> None:
-    """Also where the daemon is named twice."""
-    found = document("stats", *at(busy, f"http://{address(busy)}/"))
+    """Shows a daemon that is named twice once."""
+    answer = document("stats", *at(busy, f"http://{address(busy)}/"))
     described = ok("stats", "--help")
-    assert sorted(found) == ["flows", "nodes", "time", "totals"]
+    assert sorted(answer) == ["flows", "nodes", "time", "totals"]
     expected = busy.stats()
-    [node] = found["nodes"]
+    [node] = answer["nodes"]
     topics = node["topics"]
-    for row in (node, found["totals"], topics[0], topics[0]["channels"][0]):
+    for row in (node, answer["totals"], topics[0], topics[0]["channels"][0]):
         assert [key for key in row if key not in described] == []
     own = {"address": address(busy), "error": None, "producers": None, "topics": topics}
     assert node == own | {name: expected[name] for name in ("version", "health", "start_time")}
     without: dict[str, object] = {"e2e_processing_latency": {"count": 0, "percentiles": []}}
-    for found, original in zip(topics, expected["topics"], strict=True):
-        channels = found["channels"]
-        without["oldest_message_age_seconds"] = found["oldest_message_age_seconds"]
-        assert found == {name: original[name] for name in found if name in original} | without | {"channels": channels}
+    for shown, original in zip(topics, expected["topics"], strict=True):
+        channels = shown["channels"]
+        without["oldest_message_age_seconds"] = shown["oldest_message_age_seconds"]
+        assert shown == {name: original[name] for name in shown if name in original} | without | {"channels": channels}
         for one, counts in zip(channels, original["channels"], strict=True):
             without["oldest_message_age_seconds"] = one["oldest_message_age_seconds"]
             assert one == {name: counts.get(name) for name in one} | without | {"clients": None}
@@ -148,10 +147,10 @@ STATS = ["stats", "--columns=all", "--nodes"]
 
 @pytest.fixture
 def two() -> Iterator[list[str]]:
-    """The options that name two nodes with long names and large numbers."""
+    """Yields the options that name two nodes with long names and large numbers."""
     channels = [BUSY, *(channel(f"c{depth}", depth=depth) for depth in ROUNDED)]
     topics = topic(LONG), topic(PAUSED, paused=True), topic("t", *channels)
-    with FakeNsqd(node(*topics)) as one, FakeNsqd(node(*topics)) as other:
+    with StatsNsqd(node(*topics)) as one, StatsNsqd(node(*topics)) as other:
         yield at(one, other)
 
 
@@ -171,7 +170,7 @@ def test_the_table_fits_the_terminal_and_cuts_nothing(two: list[str], columns: i
 
 
 def test_headings_and_numbers_are_short_on_a_narrow_terminal(two: list[str]) -> None:
-    """Rounded numbers promise no more than there is."""
+    """Rounds numbers down: they promise no more than there is."""
     wide, narrow = (
         [line.split() for line in on_terminal(columns, *STATS, two[0], NO_COLOR="1").out.splitlines()]
         for columns in (200, 80)
@@ -183,12 +182,6 @@ def test_headings_and_numbers_are_short_on_a_narrow_terminal(two: list[str]) -> 
     assert ["archive", "1.23M", "10.0k", "1.22M", "0", "0", "0", "3", "9.87M", "0"] in narrow
     table = {line[0]: line[1] for line in narrow if len(line) > 1}
     assert {depth: table[f"c{depth}"] for depth in ROUNDED} == ROUNDED
-
-
-def test_uptime_is_shown_in_its_two_largest_units() -> None:
-    for age, shown in ((-100, "0s"), (65, "1m "), (3605, "1h 0m"), (93_784, "1d 2h"), (400 * 86_400, "400d 0h")):
-        with FakeNsqd(node(start_time=int(time.time()) - age)) as old:
-            assert f" up {shown}" in ok("stats", old.flag).splitlines()[0]
 
 
 @pytest.mark.parametrize("variables", [{}, {"COLUMNS": "40"}])

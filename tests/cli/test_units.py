@@ -9,7 +9,6 @@ import pytest
 from cli.gnsqadmin import misuse
 from nsqadmin_cli import units
 from nsqadmin_cli.http_client import Address
-from nsqadmin_cli.units import LONGEST, printable
 
 
 def test_durations_are_read_as_seconds_or_in_gos_form() -> None:
@@ -30,6 +29,7 @@ NUMBERS: list[tuple[Callable[[Any], str], dict[float, str]]] = [
     (units.size, {0: "0 B", 999: "999 B", 1000: "1.0 kB", 9_949: "9.9 kB", 9_950: "10 kB", 999_499: "999 kB",
                   999_500: "1.0 MB", 34_000_000: "34 MB", 2**63: "9.2 EB"}),
     (units.rate, {0.0: "0", 0.04: "0", 0.25: "0.2", 9.94: "9.9", 9.96: "10", 1234.4: "1,234"}),
+    (units.duration, {-100: "0s", 65: "1m 5s", 3605: "1h 0m", 93_784: "1d 2h", 400 * 86_400: "400d 0h"}),
     (units.latency, {0: "0ns", 8.5e-7: "850ns", 0.0123: "12.3ms", 4.56: "4.56s", 0.9996: "1s", 75: "1m 15s"}),
 ]  # fmt: skip
 
@@ -37,16 +37,6 @@ NUMBERS: list[tuple[Callable[[Any], str], dict[float, str]]] = [
 def test_numbers_are_shown_as_people_and_programs_read() -> None:
     for shown, texts in NUMBERS:
         assert {value: shown(value) for value in texts} == texts
-
-
-def test_sparklines_scale_to_their_largest_value_and_texts_are_bounded_on_one_line() -> None:
-    for values, most, line in (
-        ([0, 1, 2, 4, 8], 1, "▁▂▃▅█"), ([0, 0], 1, "▁▁"), ([], 1, ""), ([5, 5], 1, "██"), ([5, 0], 20, "▃▁")
-    ):  # fmt: skip
-        assert units.sparkline(values, most) == line
-    assert printable("a\nb\x1b[2J\u202e") == r"a\nb\x1b[2J\u202e"
-    long = printable("x" * 10_000)
-    assert (len(long), long[-1]) == (LONGEST, "…")
 
 
 def test_times_have_the_day_unless_it_is_today(monkeypatch: pytest.MonkeyPatch) -> None:

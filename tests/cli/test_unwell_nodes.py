@@ -25,7 +25,7 @@ from kit.traffic import publish
 from nsqadmin_cli.api import NodeStats
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.commands.top import Watcher
-from nsqadmin_cli.http_client import Address, HTTPClient, NodeError
+from nsqadmin_cli.http_client import Address, NodeClient, NodeError
 
 ID = "0123456789abcdef"
 DRAIN = {"draining": True, "remaining": 10**10, "messages": 0, "holding": []}
@@ -85,7 +85,7 @@ ACTIONS = {
 
 
 def unwell(words: str, request: str) -> None:
-    """Run a command beside a node that answers late, one that hangs and one that is dead."""
+    """Runs a command beside a node that answers late, one that hangs and one that is dead."""
     asked = threading.Event()
 
     def answering(document: object) -> Callable[[], object]:
@@ -142,14 +142,15 @@ def test_dead_letters_are_replayed_from_the_node_that_answers(gnsqd: Daemon) -> 
 
 
 def busy() -> dict[str, Any]:
-    """A channel with 180 requeues a second, and as many messages that are published and finished."""
+    """Returns a channel with 180 requeues a second, and as many messages that are published and finished."""
     count = int(180 * time.monotonic())
     channel = fake.channel("c", fake.client("x", ready_count=1), message_count=count, requeue_count=count)
     return fake.node(fake.topic("t", channel, message_count=count))
 
 
 def recovering(seconds: float) -> Callable[[], dict[str, Any]]:
-    """As `busy`, at first `seconds` late: a rate from the times of the questions would be less than half of it."""
+    """Answers as `busy`, at first `seconds` late: a rate from the times of the questions would be less than half of
+    it."""
     until: list[float] = []
 
     def answer() -> dict[str, Any]:
@@ -170,7 +171,7 @@ RATES: dict[str, Callable[[Any], float]] = {
 
 @pytest.mark.parametrize("command", RATES)
 def test_a_node_that_recovers_has_its_rate(command: str) -> None:
-    with FakeNode(hangs=True) as hanging, fake.FakeNsqd(fake.node()) as well, fake.FakeNsqd(recovering(1.3)) as late:
+    with FakeNode(hangs=True) as hanging, fake.StatsNsqd(fake.node()) as well, fake.StatsNsqd(recovering(1.3)) as late:
         _, out, err = gnsqadmin(*command.split(), "--timeout=2.2", "--json", *at(well, late, hanging, DOWN))
     judges = "--interval" in command  # nodes that fail are what it finds
     assert all(text in (out if judges else err) for text in ("no complete answer within", "connection refused")), err
@@ -179,7 +180,7 @@ def test_a_node_that_recovers_has_its_rate(command: str) -> None:
 
 @pytest.mark.parametrize("command", ["counter", "stats"])
 def test_the_look_after_one_that_took_long_is_not_at_once(command: str) -> None:
-    with fake.FakeNsqd(recovering(0.8)) as late:
+    with fake.StatsNsqd(recovering(0.8)) as late:
         out = ok(command, "--watch=0.5", "--count=3", "--json", late.flag)
     times = [json.loads(line)["time"] for line in out.splitlines()]
     assert min(after - before for before, after in pairwise(times)) > 0.2
@@ -187,9 +188,9 @@ def test_the_look_after_one_that_took_long_is_not_at_once(command: str) -> None:
 
 def test_top_has_the_rate_of_a_node_that_recovers() -> None:
     dead = Address.parse(DOWN)
-    with FakeNode(hangs=True) as hanging, fake.FakeNsqd(busy) as well, fake.FakeNsqd(recovering(1.25)) as late:
+    with FakeNode(hangs=True) as hanging, fake.StatsNsqd(busy) as well, fake.StatsNsqd(recovering(1.25)) as late:
         addresses = [Address.parse(one.address) for one in (well, late, hanging)]
-        watcher = Watcher(Cluster([*addresses, dead], [], HTTPClient(DEADLINE)), 2.5)
+        watcher = Watcher(Cluster([*addresses, dead], [], NodeClient(DEADLINE)), 2.5)
         try:
             eventually(lambda: all(watcher.see()[1].get(address) for address in addresses[:2]), "rates")
             answers, flows = watcher.see()

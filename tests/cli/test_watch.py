@@ -9,7 +9,7 @@ from cli.gnsqadmin import ok, words
 from cli.nodes import at
 from kit.daemons import Daemon
 from kit.traffic import create
-from nsqadmin_cli.api import ChannelStats, ClientStats, NodeStats, TopicStats
+from nsqadmin_cli.api import ChannelStats, ClientCounts, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, drain_seconds, node_flows, oldest_age, summed
 
@@ -20,7 +20,7 @@ NODE = NodeStats("1.3.0", "OK", 1, (TOPIC,), moment=100.0)
 
 
 def node(topic: int = 0, seconds: float = 1.0, **changes: int) -> NodeStats:
-    """NODE `seconds` later, with a channel and a topic that moved by so much."""
+    """Returns NODE `seconds` later, with a channel and a topic that moved by so much."""
     channel = replace(CHANNEL, **{name: getattr(CHANNEL, name) + change for name, change in changes.items()})
     topics = (replace(TOPIC, message_count=1000 + topic, channels=(channel,)),)
     return replace(NODE, topics=topics, moment=NODE.moment + seconds)
@@ -53,8 +53,8 @@ def test_emptied_messages_are_not_finished_where_the_node_or_its_clients_count_w
     assert flow(replace(CHANNEL, clients=(one, two)), replace(emptied, clients=(client(6),))) == 100  # one has gone
 
 
-def client(finished: int, address: str = "a:1") -> ClientStats:
-    return ClientStats("client", "host", address, "V2", "", 3, 1, 0, finished, finished, 0, 1, 0, False, False)
+def client(finished: int, address: str = "a:1") -> ClientCounts:
+    return ClientCounts("client", "host", address, "V2", "", 3, 1, 0, finished, finished, 0, 1, 0, False, False)
 
 
 def test_what_is_new_flows_with_the_next_look() -> None:

@@ -39,6 +39,7 @@ IN_TESTS = {pattern: better for pattern, better in PATTERNS.items() if "said" no
 # The first word of a function's docstring is a verb, of other docstrings at least no word of these.
 VERB = re.compile(r"True if |(?!Always|Bytes|Channels|Clients|Its|Messages|Seconds|This|Topics)[A-Z][a-z]*[^s]s\b")
 NO_SENTENCE = re.compile(r"(?:As|How|Like|Of|What|When|Where|Whether|Which|Who|Why)\b")
+NO_SUMMARY = re.compile(r"property|command\(|click\.group")  # decorators of a value, and of a command, whose help it is
 COLUMNS = 85  # of a line of code that the site shows without cutting it off
 
 SOURCES = [
@@ -49,7 +50,18 @@ SOURCES = [
 ]
 # The folders whose docstrings are sentences.
 SENTENCES = [
-    ROOT / folder for folder in ("gnsqd", "contrib/gnsq_pipeline", "contrib/pyspark_nsq", "tools", ".ci", "tests/spark")
+    ROOT / folder
+    for folder in (
+        "gnsqd",
+        "nsqadmin_cli",
+        "contrib/gnsq_pipeline",
+        "contrib/pyspark_nsq",
+        "tools",
+        ".ci",
+        "tests/cli",
+        "tests/spark",
+        "tests/web",
+    )
 ]
 WRITTEN = [page for page in PAGES if page != DOCS / "NSQD-COMPAT.md"]
 
@@ -133,8 +145,7 @@ def findings_in_docstrings(source: str) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
             decorators = "" if isinstance(node, ast.Module) else " ".join(map(ast.unparse, node.decorator_list))
-            is_help = decorators.startswith(("command(", "click."))  # which click shows as it is
-            must_begin = isinstance(node, ast.FunctionDef) and "property" not in decorators and not is_help
+            must_begin = isinstance(node, ast.FunctionDef) and not NO_SUMMARY.search(decorators)
             if NO_SENTENCE.match(text) or (must_begin and not VERB.match(text)):
                 found.append(f"{getattr(node, 'lineno', 1)}: {text[:50]!r}, begin with a verb, or for a value a noun")
     return found

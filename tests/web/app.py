@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -19,7 +19,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.web.http11 import RequestReader
 from kit import preloaded
 from kit.daemons import DEADLINE, Daemon, eventually
-from nsqadmin_cli.context import ClusterContext, ClusterSettings, Commands
+from nsqadmin_cli.context import ClusterContext, ClusterSettings, CommandLines
 from nsqadmin_cli.web.app import Application
 from nsqadmin_cli.web.security import Security
 
@@ -39,7 +39,7 @@ cli.main()
 """
 
 
-class Answer(NamedTuple):
+class PageAnswer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -57,30 +57,19 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-def _parse(raw: bytes, method: str = "GET") -> Answer:
+def _parse(raw: bytes, method: str = "GET") -> PageAnswer:
     class Received:
         def makefile(self, mode: str) -> io.BytesIO:
             return io.BytesIO(raw)
 
     response = http.client.HTTPResponse(Received(), method=method)  # type: ignore[arg-type]
     response.begin()
-    return Answer(response.status, dict(response.getheaders()), response.read())
-
-
-class _Text(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[str] = []
-
-    def handle_data(self, data: str) -> None:
-        self.parts.append(data)
+    return PageAnswer(response.status, dict(response.getheaders()), response.read())
 
 
 def shown(markup: str) -> str:
-    """The text of some HTML, with single blanks."""
-    parser = _Text()
-    parser.feed(markup.replace("<wbr>", ""))
-    return " ".join(" ".join(parser.parts).split())
+    """Returns the text of some HTML, with single blanks."""
+    return " ".join(unescape(re.sub("<[^>]*>", " ", markup.replace("<wbr>", ""))).split())
 
 
 class App:
@@ -102,10 +91,11 @@ class App:
         self.log = io.StringIO()
         log = Logger("", Level.INFO, self.log)
         security = Security(token_files, log, loopback=loopback, read_only=read_only)
-        self.app = Application(settings.cluster(), Commands(settings), security, log, **own)
+        self.app = Application(settings.cluster(), CommandLines(settings), security, log, **own)
 
-    def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> Answer:
-        """`headers` have an underscore for each hyphen. The body is announced, and may be longer than what is sent."""
+    def ask(self, method: str, target: str, body: bytes = b"", /, **headers: str) -> PageAnswer:
+        """Sends `headers`, with an underscore for each hyphen. The body is announced, and may be longer than what is
+        sent."""
         sent = {"Host": HOST, "Content-Length": str(len(body))}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items()), "", ""]
@@ -119,43 +109,43 @@ class App:
         with closing(answer):
             return _parse(next(answer)[0] + b"0\r\n\r\n")  # without its events
 
-    def get(self, target: str, **headers: str) -> Answer:
+    def get(self, target: str, **headers: str) -> PageAnswer:
         return self.ask("GET", target, **headers)
 
     @contextmanager
     def live(self, target: str, *, whole: bool = False) -> Iterator[Iterator[str]]:
-        """The texts of the live part of a page; or its markup."""
+        """Yields the texts of the live part of a page; or its markup."""
         head = f"GET {target} HTTP/1.1\r\nHost: {HOST}\r\nAccept: text/event-stream\r\n\r\n".encode()
         (request,) = RequestReader(self.app.body_limit, {}).feed(head)
         answer = self.app.respond(request, "127.0.0.1:50000")
         assert not isinstance(answer, bytes), answer
         with closing(answer):
-            found = (part.decode() for parts in answer for part in parts)
-            parts = (json.loads(text.removeprefix("data: ")) for text in found if text.startswith("data: "))
+            chunks = (part.decode() for parts in answer for part in parts)
+            parts = (json.loads(text.removeprefix("data: ")) for text in chunks if text.startswith("data: "))
             yield parts if whole else map(shown, parts)
 
     def page(self, target: str) -> str:
-        """The text of a page that must be there."""
+        """Returns the text of a page that must be there."""
         answer = self.get(target)
         assert answer.status == 200, (target, answer.status, answer.text)
         return answer.shown
 
-    def post(self, target: str, headers: dict[str, str] = OWN, /, **fields: str) -> Answer:
-        """Send a form as a browser does, and follow the redirection."""
+    def post(self, target: str, headers: dict[str, str] = OWN, /, **fields: str) -> PageAnswer:
+        """Sends a form as a browser does, and follows the redirection."""
         answer = self.ask("POST", target, urlencode(fields).encode(), **headers)
         return self.get(answer.headers["Location"]) if answer.status == 303 else answer
 
     def api(self, method: str, path: str, **body: str) -> tuple[int, Any]:
-        """As peer_program.Server.ask."""
+        """Asks as peer_program.Server.ask does."""
         answer = self.ask(method, path, json.dumps(body).encode() if body else b"")
         return answer.status, answer.json()
 
 
 def admin_of(daemon: Daemon) -> str:
-    """Where the daemon's own page is: host and port."""
-    found = re.search(r"ADMIN: listening on (\S+)", daemon.log())
-    assert found, daemon.log()
-    return found[1]
+    """Returns host and port of the daemon's own page."""
+    match = re.search(r"ADMIN: listening on (\S+)", daemon.log())
+    assert match, daemon.log()
+    return match[1]
 
 
 def ask(address: str, method: str, path: str, body: str = "", token: str = "") -> tuple[int, str]:
@@ -193,9 +183,9 @@ class WebProcess:
                 else preloaded.start(WEB[:-1], ["web", *flags], **streams)
             )
         line = re.compile(r"the page is at (http://([^/\s]+)\S*)$", re.MULTILINE)
-        found = eventually(lambda: self.process.poll() is not None or line.search(self.log()))
-        assert isinstance(found, re.Match), self.log()
-        self.url, self.address = found.groups()
+        match = eventually(lambda: self.process.poll() is not None or line.search(self.log()))
+        assert isinstance(match, re.Match), self.log()
+        self.url, self.address = match.groups()
 
     def log(self) -> str:
         return self._log.read_text()

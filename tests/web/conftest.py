@@ -11,19 +11,18 @@ from kit.peer_program import PeerProgram, start_nsqlookupd
 
 @pytest.fixture(autouse=True)
 def quick_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An examination in this process takes no three seconds."""
+    """Makes an examination in this process take less than three seconds."""
     monkeypatch.setattr("nsqadmin_cli.web.monitor._EXAMINING", 0.1)
 
 
 @pytest.fixture
 def hanging() -> Iterator[str]:
-    """The address of a node that accepts and never answers."""
+    """Yields the address of a node that accepts and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield "{}:{}".format(*listener.getsockname())
 
 
 @pytest.fixture
 def nsqlookupd(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[PeerProgram]:
-    """The real one."""
     with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / "lookupd.log") as lookupd:
         yield lookupd

@@ -56,14 +56,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Serve the page with options, until the test has ended and its pages are closed."""
+    """Serves the page with options, until the test has ended and its pages are closed."""
     with ExitStack() as stack:
         yield lambda *flags, **more: stack.enter_context(WebProcess(tmp_path, *flags, **more))
 
 
 @pytest.fixture
 def page(browser: Any, serve: Serve) -> Iterator[Open]:
-    """Open an address; whatever a page prints on the console, or loads from elsewhere, fails the test."""
+    """Opens an address; whatever a page prints on the console, or loads from elsewhere, fails the test."""
     contexts: list[Any] = []
     complaints: list[str] = []
 
@@ -73,14 +73,14 @@ def page(browser: Any, serve: Serve) -> Iterator[Open]:
         )
         contexts.append(context)
         context.set_default_timeout(DEADLINE * 1000)
-        found = context.new_page()
+        tab = context.new_page()
         site = "/".join([*url.split("/")[: 4 if BELOW in url else 3], ""])
-        found.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        found.on("console", lambda message: complaints.append(f"console: {message.text}"))
-        found.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
-        found.on("request", lambda one: complaints.extend([one.url] if not f"{one.url}/".startswith(site) else []))
-        found.goto(url)
-        return found
+        tab.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        tab.on("console", lambda message: complaints.append(f"console: {message.text}"))
+        tab.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        tab.on("request", lambda one: complaints.extend([one.url] if not f"{one.url}/".startswith(site) else []))
+        tab.goto(url)
+        return tab
 
     yield open_page
     for context in contexts:
@@ -311,7 +311,7 @@ TABLES = "[...document.querySelectorAll('.scroll')].map(table => table.scrollWid
 
 
 def test_no_column_of_ordinary_tables_is_cut(page: Open, serve: Serve) -> None:
-    """Of two nodes with names and numbers as they are usual, and with a word in every column of states."""
+    """Shows two nodes with usual names and numbers, and with a word in every column of states."""
     places = [f"10.0.0.{number}:57213" for number in (1, 2)]
     workers = [client("worker-7", remote_address=place, user_agent="go-nsq/1.1.0") for place in places]
     shop = topic("orders", channel("mail", depth=24_310), channel("billing", *workers, depth=3), depth=0)

@@ -11,7 +11,7 @@ from nsqadmin_cli.api import ChannelStats, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.table import Column, Table
-from nsqadmin_cli.web.history import History, Window, add_sparklines, charts_of
+from nsqadmin_cli.web.history import ClusterHistory, HistoryWindow, add_sparklines, charts_of
 from nsqadmin_cli.web.present import View, html_table
 from web.app import App, wait_until_quiet
 
@@ -23,28 +23,28 @@ HOUR = 240  # steps of 15 s
 def looks(*figures: tuple[float, int, int]) -> list[ClusterSnapshot]:
     """Snapshots at these moments, with this depth of a channel and that many messages that it finished since it was
     created; twice as many were published."""
-    found: list[ClusterSnapshot] = []
+    snapshots: list[ClusterSnapshot] = []
     for moment, depth, finished in figures:
         stats = ChannelStats("c", depth, 0, 0, 0, 2 * finished, 0, 0, 1, paused=False, finish_count=finished)
         row = TopicStats("t", 10, 0, 2 * finished, 0, paused=False, channels=(stats,))
         seen = NodeStats("1.3.0", "OK", 1, (row,), moment=moment)
-        found.append(ClusterSnapshot({NODE: seen}, [], found[-1] if found else None, moment=moment))
-    return found
+        snapshots.append(ClusterSnapshot({NODE: seen}, [], snapshots[-1] if snapshots else None, moment=moment))
+    return snapshots
 
 
 def shown(values: list[float]) -> dict[int, float]:
-    """The values that are there, by the number of steps since."""
+    """Returns the known values, by the number of steps since."""
     return {len(values) - 1 - index: value for index, value in enumerate(values) if not math.isnan(value)}
 
 
-def window(history: History, moment: float, seconds: float = 3600.0, *key: str) -> Window:
-    found = history.window(moment, seconds, *key)
-    assert found is not None
-    return found
+def window(history: ClusterHistory, moment: float, seconds: float = 3600.0, *key: str) -> HistoryWindow:
+    values = history.window(moment, seconds, *key)
+    assert values is not None
+    return values
 
 
-def history_of(*figures: tuple[float, int, int]) -> History:
-    history = History()
+def history_of(*figures: tuple[float, int, int]) -> ClusterHistory:
+    history = ClusterHistory()
     for seen in looks(*figures):
         history.add(seen)
     return history
@@ -67,9 +67,9 @@ def test_short_ranges_have_finer_steps_and_steps_without_a_snapshot_the_next_val
     moments = range(1000 * 15, 1000 * 15 + 4000, 10)  # as while nobody looks
     history = history_of(*((moment, moment, 0) for moment in moments))
     for seconds, step, count in ((300.0, 5.0, 60), (900.0, 5.0, 180), (3600.0, 15.0, HOUR)):
-        found = window(history, moments[-1], seconds, "t", "c")
-        assert (found.seconds, len(found.depth)) == (step, count)
-        depths = list(map(int, found.depth))
+        span = window(history, moments[-1], seconds, "t", "c")
+        assert (span.seconds, len(span.depth)) == (step, count)
+        depths = list(map(int, span.depth))
         assert depths == sorted(depths)
         assert depths[-1] - depths[0] == pytest.approx(seconds, abs=2 * step)
     assert shown(window(history, moments[-1] + 7200, 3600.0, "t", "c").depth) == {}
@@ -86,7 +86,7 @@ def test_a_topic_is_forgotten_a_minute_after_all_nodes_answered_without_it() -> 
 def test_a_node_that_does_not_answer_is_a_gap_and_erases_nothing_for_an_hour() -> None:
     (here,), (there,) = looks((15000.0, 1, 0)), looks((15000.0, 100, 0))
     first, second = here.nodes[NODE], there.nodes[NODE]
-    history = History()
+    history = ClusterHistory()
     before = None
     for moment, one, other, expected in (
         (15000.0, first, second, [121]),
@@ -113,15 +113,15 @@ def test_a_node_is_awaited_while_an_nsqlookupd_may_list_it(errors: list[NodeErro
 def test_a_chart_has_a_shape_for_each_run_a_text_and_the_scale_of_what_it_is_compared_with() -> None:
     begin = 15000.0
     history = history_of((begin, 700, 0), (begin + 5, 1400, 100), (begin + 45, 100, 100))
-    found = charts_of(history, begin + 45, View("/"), "t", "c")
-    assert found is not None
-    depth, *rates = found.charts
+    charts = charts_of(history, begin + 45, View("/"), "t", "c")
+    assert charts is not None
+    depth, *rates = charts.charts
     assert depth.label == "depth in the last hour: 100 now, 100 to 1,400"
     assert depth.shapes == ["0,120 0,64 1,64 3,9 4,9 4,120", "18,120 18,111 20,111 20,120"]
     assert depth.values == "700|1,400||||||||100"
     assert [(rate.name, rate.highest, rate.top) for rate in rates] == [("in/s", "40", "40"), ("finished/s", "20", "40")]
-    assert (found.begin, found.middle) == ("50s", "25s")
-    assert charts_of(History(), begin, View("/")) is None
+    assert (charts.begin, charts.middle) == ("50s", "25s")
+    assert charts_of(ClusterHistory(), begin, View("/")) is None
 
 
 def test_sparklines_of_a_column_have_the_same_scale_and_gaps() -> None:

@@ -25,20 +25,20 @@ Start = Callable[..., tuple[list[Site], App, Ask]]
 
 
 def normal(status: int, answer: Any) -> tuple[int, Any]:
-    """Without what differs: the time between two requests, and the words of errors of other nodes."""
-    found = json.loads(re.sub(r'"connected": \d+', '"connected": 0', json.dumps(answer)))
-    message = found.get("message", "")
+    """Removes what differs: the time between two requests, and the words of errors of other nodes."""
+    document = json.loads(re.sub(r'"connected": \d+', '"connected": 0', json.dumps(answer)))
+    message = document.get("message", "")
     for prefix in (*(f"UPSTREAM_ERROR: failed to query any {kind}:" for kind in ("nsqd", "nsqlookupd")), "WARNING: "):
         if message.startswith(prefix):
-            found["message"] = prefix
+            document["message"] = prefix
     if message == "EOF":
-        found["message"] = "INVALID_BODY"
-    return status, found
+        document["message"] = "INVALID_BODY"
+    return status, document
 
 
 @pytest.fixture(params=["nsqlookupd", "nsqd-http-address"])
 def start(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Start]:
-    """Start real nsqds; returns them, our page for all of them, and the real nsqadmin for all of them."""
+    """Starts real nsqds; returns them, our page for all of them, and the real nsqadmin for all of them."""
     with ExitStack() as stack:
 
         def start(count: int, name: str = "real") -> tuple[list[Site], App, Ask]:
@@ -87,9 +87,9 @@ def test_every_answer_is_the_same(start: Start) -> None:
     with ExitStack() as clients:
         occupy(site, clients)
         for path in paths:
-            theirs, found = normal(*real("GET", path)), normal(*ours.api("GET", path))
-            assert found == theirs, path
-            assert json.dumps(found[1]) == json.dumps(theirs[1])  # also in the order of Go's fields
+            theirs, mine = normal(*real("GET", path)), normal(*ours.api("GET", path))
+            assert mine == theirs, path
+            assert json.dumps(mine[1]) == json.dumps(theirs[1])  # also in the order of Go's fields
 
 
 def test_sums_over_nodes_are_the_same(start: Start) -> None:
@@ -106,18 +106,18 @@ def test_sums_over_nodes_are_the_same(start: Start) -> None:
 
     def ordered(answer: tuple[int, Any]) -> Any:
         """Nodes of one host come in any order."""
-        status, found = normal(*answer)
-        for one in (found, *(found.get("channels") or ())):
+        status, document = normal(*answer)
+        for one in (document, *(document.get("channels") or ())):
             if isinstance(one.get("nodes"), list):
                 one["nodes"].sort(key=lambda node: node.get("http_port") or node.get("node"))
-        return status, found
+        return status, document
 
     for path in ("topics", "topics/alone", "topics/t/c", "nodes", *(f"nodes/{name}" for name in names), "counter"):
         assert ordered(ours.api("GET", f"/api/{path}")) == ordered(real("GET", f"/api/{path}")), path
     sums, theirs = (ask("GET", "/api/topics/t")[1] for ask in (ours.api, real))
-    for found, expected in ((sums, theirs), (sums["channels"][0], theirs["channels"][0])):
+    for actual, expected in ((sums, theirs), (sums["channels"][0], theirs["channels"][0])):
         for key in ("depth", "message_count", "paused", "node", "memory_depth", "backend_depth"):
-            assert found[key] == expected[key], key
+            assert actual[key] == expected[key], key
 
 
 @pytest.mark.parametrize("start", ["nsqlookupd"], indirect=True)

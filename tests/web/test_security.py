@@ -1,4 +1,4 @@
-"""Who may read and who may change: names of the host, origins, tokens, read-only, and the headers of every response."""
+"""Access to the page: names of the host, origins, tokens, read-only, and the headers of every response."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from cli.gnsqadmin import FakeNode, http_answer
 from kit.daemons import eventually
 from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
 from kit.traffic import DaemonFactory
-from web.app import HOST, OWN, Answer, App, admin_of, ask, shown
+from web.app import HOST, OWN, App, PageAnswer, admin_of, ask, shown
 
 FORM = urlencode({"topic": "made", "confirmed": "yes"}).encode()
 CREATE = "/change/topic/create"
@@ -30,14 +30,14 @@ def app(fake: FakeServer) -> App:
     return App([fake.address])
 
 
-def log_in(app: App, path: str = "/login", headers: dict[str, str] = OWN, /, **fields: str) -> Answer:
+def log_in(app: App, path: str = "/login", headers: dict[str, str] = OWN, /, **fields: str) -> PageAnswer:
     """Sends the form with the full token, or with these fields, and follows no redirection."""
     return app.ask("POST", path, urlencode({"token": FULL} | fields).encode(), **headers)
 
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> list[str]:
-    """The sources of a token for each role."""
+    """Returns the sources of a token for each role."""
     for name, token in (("full", FULL), ("read", READ)):
         (tmp_path / name).write_text(f"{token}\n")
     return [f"full:{tmp_path / 'full'}", f"read:{tmp_path / 'read'}"]
@@ -223,8 +223,8 @@ def test_only_statistics_are_asked_for_with_the_token_of_the_page(tokens: list[s
 def test_tokens_of_the_daemon_do_not_go_to_nodes_that_registered(
     gnsqd_factory: DaemonFactory, tokens: list[str], tmp_path: Path
 ) -> None:
-    """Also not if they are asked to change something. The daemon's own page has its statistics nevertheless, also after
-    its tokens were replaced."""
+    """Sends them no token, also if they are asked to change something. The daemon's own page has its statistics
+    nevertheless, also after its tokens were replaced."""
     (tmp_path / "topics").write_text("publishes-to-a-topic publish:u\n")  # does not read statistics
     flags = [f"--http-auth-token-file={source}" for source in (*tokens, f"read:{tmp_path / 'topics'}")]
     daemon = gnsqd_factory(*EMBEDDED, "--admin-http-address=127.0.0.1:0", *flags)

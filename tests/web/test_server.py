@@ -39,7 +39,7 @@ from web.app import App, WebProcess, admin_of, ask, shown, wait_until_quiet
 HOST = b"Host: localhost\r\n"
 
 
-class Stream:
+class LiveStream:
     """The events of a live page."""
 
     def __init__(self, address: str, at: str = "/") -> None:
@@ -49,7 +49,6 @@ class Stream:
         self.response = self._connection.getresponse()
 
     def event(self) -> str:
-        """The text of the next one."""
         while True:
             line = self.response.readline().decode()
             assert line, "the stream has ended"
@@ -78,7 +77,7 @@ def test_the_page_is_served_until_a_signal(gnsqd: Daemon, tmp_path: Path) -> Non
 
 def test_live_pages_share_the_queries_and_nobody_looking_makes_few(fake: FakeServer, tmp_path: Path) -> None:
     with WebProcess(tmp_path, *at(fake)) as web:
-        streams = [Stream(web.address, at) for at in ("/", "/", "/topics/t", "/nodes")]
+        streams = [LiveStream(web.address, at) for at in ("/", "/", "/topics/t", "/nodes")]
         for stream in streams:
             assert stream.response.headers["Content-Type"] == "text/event-stream"
 
@@ -100,7 +99,7 @@ def test_live_pages_share_the_queries_and_nobody_looking_makes_few(fake: FakeSer
 
 def test_the_number_of_live_pages_is_limited(fake: FakeServer, tmp_path: Path) -> None:
     with WebProcess(tmp_path, *at(fake)) as web:
-        streams = [Stream(web.address) for _ in range(33)]
+        streams = [LiveStream(web.address) for _ in range(33)]
         assert [stream.response.status for stream in streams] == [200] * 32 + [503]
         assert web.get("/")[0] == 200
         for stream in streams:
@@ -166,7 +165,7 @@ def pinging(daemon: Daemon) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def viewed(gnsqd_factory: DaemonFactory) -> tuple[Daemon, int]:
-    """A daemon and the process of its page."""
+    """Starts a daemon and the process of its page."""
     daemon = gnsqd_factory(OWN_PAGE)
     assert ping(daemon) == "OK"
     (pid,) = page_processes(daemon)
@@ -181,11 +180,11 @@ def running(pid: int) -> bool:
 
 
 def test_the_daemon_has_a_page_of_itself(gnsqd_factory: DaemonFactory) -> None:
-    """In a process that it starts when somebody looks."""
+    """Runs in a process that it starts when somebody looks."""
     daemon = gnsqd_factory(OWN_PAGE)
     create(daemon, "orders")
     assert "orders" in shown(ask(admin_of(daemon), "GET", "/")[1])
-    stream = Stream(admin_of(daemon))
+    stream = LiveStream(admin_of(daemon))
     assert "topics 1" in stream.event()
     assert daemon.terminate() == 0  # although somebody looks
     stream.close()
@@ -209,9 +208,9 @@ def test_dev_has_the_page_and_nsqlookupd_in_it(gnsqd_factory: DaemonFactory) -> 
     (line,) = (line for line in daemon.log().splitlines() if "INFO: DEV: " in line)
     assert f"; page: http://{admin_of(daemon)}; data: " in line
     create(daemon, "orders")
-    (found,) = json.loads(ask(admin_of(daemon), "GET", "/api/nodes")[1])["nodes"]
-    assert found["http_port"] == daemon.http_address[1]
-    assert [one["topic"] for one in found["topics"]] == ["orders"]
+    (listed,) = json.loads(ask(admin_of(daemon), "GET", "/api/nodes")[1])["nodes"]
+    assert listed["http_port"] == daemon.http_address[1]
+    assert [one["topic"] for one in listed["topics"]] == ["orders"]
     assert f"127.0.0.1:{daemon.http_address[1]}" in shown(ask(admin_of(daemon), "GET", "/lookup")[1])
 
 
@@ -271,7 +270,7 @@ def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFa
 @pytest.mark.parametrize("number, hangs", [(signal.SIGTERM, False), (signal.SIGKILL, False), (signal.SIGTERM, True)])
 def test_the_page_ends_with_the_daemon(viewed: tuple[Daemon, int], number: signal.Signals, hangs: bool) -> None:
     daemon, pid = viewed
-    stream = Stream(admin_of(daemon))
+    stream = LiveStream(admin_of(daemon))
     if hangs:
         os.kill(pid, signal.SIGSTOP)
     daemon.send_signal(number)
@@ -320,7 +319,7 @@ BAD_REQUESTS = [
 
 
 def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFactory) -> None:
-    """Each is sent to its end, and once more to a connection that is closed at once, which a slow answer meets."""
+    """Sends each to its end, and once more to a connection that is closed at once, which a slow answer meets."""
     daemon = gnsqd_factory(OWN_PAGE)
     before, page = daemon.log().count("\n"), address_of(admin_of(daemon))
     for request in BAD_REQUESTS:
@@ -343,7 +342,7 @@ def test_no_request_ends_the_daemon_or_floods_its_log(gnsqd_factory: DaemonFacto
 
 
 def announced(address: str, path: str, **headers: str) -> http.client.HTTPConnection:
-    """A connection with the head of a request whose body is not sent."""
+    """Opens a connection with the head of a request whose body is not sent."""
     connection = http.client.HTTPConnection(address, timeout=DEADLINE)
     connection.putrequest("POST", path)
     for name, value in {"Origin": f"http://{address}", "Content-Length": str(4 << 20), **headers}.items():
@@ -366,7 +365,7 @@ def test_all_unfinished_bodies_together_are_bounded(gnsqd_factory: DaemonFactory
     address = admin_of(daemon)
 
     def accepted() -> http.client.HTTPConnection | None:
-        """A connection whose body may come; None if it was refused."""
+        """Returns a connection whose body may come; None if it was refused."""
         connection = announced(address, "/publish", Expect="100-continue")
         assert connection.sock is not None
         if connection.sock.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 100":
@@ -396,7 +395,7 @@ BODY = '<a href="/nowhere" src="/nowhere">'
 
 
 def addresses(markup: str) -> set[str]:
-    """The addresses in it, except those of places on the same page."""
+    """Returns the addresses in it, except those of places on the same page."""
     return {unescape(one) for one in re.findall(r'\s(?:href|action|src)="([^"#]+)"', markup)}
 
 
@@ -422,7 +421,7 @@ def test_every_address_on_every_page_is_below_the_base_path(monkeypatch: pytest.
 
 
 def answer_of(address: str, path: str) -> int:
-    """The status, after redirections."""
+    """Returns the status, after redirections."""
     try:
         return int(urllib.request.urlopen(f"http://{address}{path}", timeout=DEADLINE).status)
     except urllib.error.HTTPError as error:

@@ -125,7 +125,7 @@ def test_what_there_is_not_is_a_dash_and_no_zero() -> None:
 
 @pytest.fixture
 def rates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look takes another snapshot, and has rates from the second one on."""
+    """Makes each look take another snapshot, which has rates from the second one on."""
     for name in ("monitor._LEAST", "monitor.INTERVAL", "site.FRESH"):
         monkeypatch.setattr(f"nsqadmin_cli.web.{name}", 0.0)
 
@@ -243,8 +243,8 @@ def test_old_findings_are_shown_until_a_new_examination_has_others() -> None:
         may_end.wait(DEADLINE)
         return Diagnosis((), time.time(), 1.0)
 
-    found = replace(kept.value(), clock=time.time() - 680)
-    kept._kept, kept._get = (found, time.monotonic() - 680, kept._change), examine
+    old = replace(kept.value(), clock=time.time() - 680)
+    kept._kept, kept._get = (old, time.monotonic() - 680, kept._change), examine
     for target in ("/doctor", "/"):
         assert "5 messages and no consumer" in app.page(target)
         assert re.search("examined 11m 2.s ago : a new examination is under way", app.page(target))
@@ -253,7 +253,7 @@ def test_old_findings_are_shown_until_a_new_examination_has_others() -> None:
 
 
 def test_what_was_asked_before_a_change_is_shown_to_nobody_after_it() -> None:
-    state, asked, may_answer, found = ["old"], threading.Event(), threading.Event(), dict[int, str]()
+    state, asked, may_answer, values = ["old"], threading.Event(), threading.Event(), dict[int, str]()
 
     def ask() -> str:
         answer = state[0]
@@ -262,7 +262,7 @@ def test_what_was_asked_before_a_change_is_shown_to_nobody_after_it() -> None:
         return answer
 
     def look(number: int) -> threading.Thread:
-        thread = threading.Thread(target=lambda: found.update({number: kept.value()}), daemon=True)
+        thread = threading.Thread(target=lambda: values.update({number: kept.value()}), daemon=True)
         thread.start()
         return thread
 
@@ -280,11 +280,11 @@ def test_what_was_asked_before_a_change_is_shown_to_nobody_after_it() -> None:
     kept.expire()  # while somebody asks
     looks.append(look(2))
     looks[2].join(0.2)
-    assert found == {}
+    assert values == {}
     may_answer.set()
     for thread in looks:
         thread.join(DEADLINE)
-    assert (found[1], found[2]) == ("new", "new")
+    assert (values[1], values[2]) == ("new", "new")
 
 
 @pytest.mark.usefixtures("rates_at_once")
@@ -482,7 +482,7 @@ def test_no_reading_request_creates_a_topic_as_that_of_a_consumer_would(gnsqd_fa
 
 
 def test_texts_have_contrast() -> None:
-    """Every colour of text against every background is at least 4.5 to 1 (WCAG 2.2, 1.4.3), light and dark."""
+    """Requires 4.5 to 1 of every text against every background, light and dark (WCAG 2.2, 1.4.3)."""
     css = App().get("/static/page.css").text
     for scheme in re.findall(r":root \{(.*?)\}", css, re.DOTALL):
         colours = dict(re.findall(r"--(\w+): (#\w+);", scheme))
