@@ -64,6 +64,18 @@ class ReplayedQueue:
                 for number in span if len(span) <= len(known) else [number for number in known if number in span]:
                     known.pop(number, None)
 
+    def note(self, type: int, spans: Spans) -> None:
+        """Applies FINISHED, REWOUND or TAKEN."""
+        if type == records.FINISHED:
+            self.finish(spans)
+            return
+        for start, end in spans:
+            if type == records.REWOUND:
+                self.finished.remove(start, end)
+            else:
+                for number in range(start, end):
+                    self.attempts[number] = min(self.attempts.get(number, 0) + 1, records.MAX_ATTEMPTS)
+
     def cut(self, end: int) -> None:
         """Drops what is known of messages from `end` on."""
         self.finished.remove(end, maxsize)
@@ -164,7 +176,13 @@ class Replay:
         for item in records.read_records(path, data, salt):
             if isinstance(item, Gap):
                 if item.end == len(data) and self._is_torn(segment, data, item.begin, is_last):
-                    self._cut_off(segment, item)
+                    size = item.end - item.begin
+                    self.torn = item._replace(reason=f"{size:,} bytes of an unfinished write")
+                    text = "JOURNAL(%s): %s ends in %d bytes of an unfinished write, cut off"
+                    self._log.warn(text, self._topic, path, size)
+                    segment.size = item.begin
+                    if self._repairs:
+                        os.truncate(path, item.begin)
                 else:
                     self._note_damage(item)
                 continue
@@ -219,15 +237,6 @@ class Replay:
             if first == self._written_end and 0 < count < size:  # or that is where the damage is
                 self._mention(first + count)
         return False
-
-    def _cut_off(self, segment: Segment, rest: Gap) -> None:
-        """Drops what a kill left of the last write."""
-        size = rest.end - rest.begin
-        self.torn = rest._replace(reason=f"{size:,} bytes of an unfinished write")
-        self._log.warn("JOURNAL(%s): %s ends in %d bytes of an unfinished write, cut off", self._topic, rest.path, size)
-        segment.size = rest.begin
-        if self._repairs:
-            os.truncate(rest.path, rest.begin)
 
     def _set_aside(self, path: str, size: int, is_last: bool) -> None:
         """Renames a file without a salt: nothing in it can be distinguished from the content of bodies."""
@@ -311,7 +320,14 @@ class Replay:
             self.next_queue = max(self.next_queue, queue)
             self._snapshot, self._snapshot_records, self._snapshot_damaged = {}, 0, False
         elif type == records.COMPLETE:
-            self._complete(records.decode_number(payload))
+            if self._snapshot is not None and records.decode_number(payload) == self._snapshot_records:
+                self.queues = self._snapshot
+                self.converting = self.damaged = False  # the snapshot replaces what was before
+                self._snapshot = None
+                self.whole = True
+            else:
+                self._snapshot_damaged = True
+                self._end_snapshot()
         elif type == records.QUEUE:
             index, name, spans = records.decode_queue(payload)
             self._known()[index] = ReplayedQueue(name, spans)
@@ -320,7 +336,10 @@ class Replay:
         elif type == records.DELETED:
             self.queues.pop(records.decode_number(payload), None)
         elif type in (records.FINISHED, records.TAKEN, records.REWOUND):
-            self._spans(type, *records.decode_spans(payload))
+            index, spans = records.decode_spans(payload)
+            self._mention(spans.ceiling)
+            if state := self._known().get(index):
+                state.note(type, spans)
         elif type == records.HELD:
             index, entries = records.decode_held(payload)
             state = self._known().get(index)
@@ -342,16 +361,6 @@ class Replay:
         """Returns what the next record describes: a snapshot counts when it is whole."""
         return self.queues if self._snapshot is None else self._snapshot
 
-    def _complete(self, count: int) -> None:
-        if self._snapshot is not None and count == self._snapshot_records:
-            self.queues = self._snapshot
-            self.converting = self.damaged = False  # the snapshot replaces what was before
-            self._snapshot = None
-            self.whole = True
-        else:
-            self._snapshot_damaged = True
-            self._end_snapshot()
-
     def _end_segment(self) -> None:
         """Drops what is noted of messages whose write a kill prevented: others get their numbers, in a segment that
         follows. After damage they may have been there."""
@@ -369,21 +378,6 @@ class Replay:
             self.damaged = True
         self._snapshot = None
         self._snapshot_damaged = False
-
-    def _spans(self, type: int, index: int, spans: Spans) -> None:
-        self._mention(spans.ceiling)
-        state = self._known().get(index)
-        if state is None:
-            return
-        if type == records.FINISHED:
-            state.finish(spans)
-        elif type == records.REWOUND:
-            for start, end in spans:
-                state.finished.remove(start, end)
-        else:
-            for start, end in spans:
-                for number in range(start, end):
-                    state.attempts[number] = min(state.attempts.get(number, 0) + 1, records.MAX_ATTEMPTS)
 
     def describe_lost(self) -> str:
         """Returns how many messages are lost, and which; it may be fewer where it isn't known what was finished."""

@@ -109,3 +109,14 @@ def test_it_is_resumed_exactly_once(
             assert left_in(again) == expected
         assert left_in(state) == expected
     assert left_in(source) == expected
+
+
+def test_progress_of_moves_is_logged(disk_queues: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsqd.queues.journal.store.PROGRESS_SECONDS", 0)
+    daemon = Daemon(disk_queues, syncer, {}, TOPICS)
+    settle()
+    daemon.kill()
+    assert "JOURNAL(t:c): 2 messages moved from the disk queue" in daemon.around.log.getvalue()
+    log = io.StringIO()
+    convert(str(disk_queues), Logger("", Level.INFO, log))
+    assert f"JOURNAL(t:c): {OLD.total()} messages moved to the disk queue" in log.getvalue()
