@@ -606,10 +606,12 @@ def test_exit_does_not_wait_for_auth_servers(gnsqd_factory: DaemonFactory, serve
     gnsqd = gnsqd_factory(f"--auth-http-address={server.address}", "--http-client-request-timeout=1h")
     server.awake.clear()
     with ExitStack() as stack:
-        for _ in range(50):
-            stack.enter_context(Client(gnsqd.tcp_address)).send(AUTH)
+        clients = [stack.enter_context(Client(gnsqd.tcp_address)) for _ in range(50)]
+        for client in clients:
+            client.send(AUTH)
         eventually(lambda: len(server.requests) == 50)
         assert gnsqd.terminate() == 0
+        assert {client.recv_until_closed() for client in clients} == {b""}
 
 
 def test_secrets_are_not_logged(gnsqd_factory: DaemonFactory, server: AuthServer) -> None:

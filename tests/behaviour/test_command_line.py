@@ -456,13 +456,6 @@ def test_values_may_be_written_as_for_nsqd(nsqd_factory: DaemonFactory, config: 
 # Signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_is_a_clean_exit(nsqd: Daemon, number: signal.Signals) -> None:
-    nsqd.send_signal(number)
-    assert nsqd.wait() == 0
-    assert nsqd.log().rstrip().endswith("INFO: NSQ: bye")
-
-
 def test_hangup_is_a_clean_exit_and_loses_nothing(gnsqd: Daemon) -> None:
     """NSQD-COMPAT 0.1, item 17: the real daemon dies."""
     assert gnsqd.http("POST", "/pub?topic=t", b"x")[0] == 200

@@ -312,7 +312,7 @@ def test_commands_that_have_arrived_are_executed_and_answered(
         fins = [b"FIN %b %b\n" % (consumer.message().id, filling) for _ in range(10)]
         daemon.send_signal(signal.SIGSTOP)
         consumer.send(b"".join(fins))
-        publisher.send(b"PUB t\n" + sized(filling * 10))
+        publisher.send(b"PUB t\n" + sized(filling * 10) + b"PUB t\n\0\0\0\5x")  # no refusal of the half one
         daemon.send_signal(signal.SIGTERM)
         daemon.send_signal(signal.SIGCONT)
         assert split_frames(publisher.recv_until_closed()) == [Frame(RESPONSE, b"OK")]

@@ -110,12 +110,6 @@ def test_pausing_takes_effect_and_is_on_disk_when_it_is_answered(nsqd: Daemon) -
         assert [topic_stats(nsqd, "t")["paused"], nsqd.channel_stats("t", "c")["paused"]] == expected
 
 
-# What answers look like
-
-
-# About the daemon
-
-
 def test_info_reports_addresses_and_limits(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--broadcast-address=a<b", "--max-heartbeat-interval=2m", "--max-output-buffer-timeout=3s")
     status, body = ask(nsqd, "GET /info")

@@ -217,16 +217,6 @@ def test_consumer_passes_many_old_messages_in_turns(fakes: Build) -> None:
     assert turns >= 3
 
 
-@everywhere
-def test_what_is_too_old_goes_where_nobody_consumes(fakes: Build, place: dict[str, Any]) -> None:
-    around = fakes(message_ttl=30 * MINUTE, **place)
-    topic, _ = topic_with(around)
-    publish_old(around, topic, *[b"old"] * 10)
-    publish(topic, b"new")
-    enforce(topic)
-    assert (topic.depth, counts(topic)) == (1, (0, 0, 10))
-
-
 def test_age_counts_from_publication_while_held_back_too(fakes: Build) -> None:
     around = fakes(message_ttl=30 * MINUTE)
     topic, (channel,) = topic_with(around, "c")

@@ -94,12 +94,6 @@ def test_ephemeral_topic_without_memory_hands_over_what_it_can(fakes: Build) -> 
     assert waiting(channel) == [b"kept"]
 
 
-def test_deferred_message_that_became_due_on_disk_is_not_held_back(fakes: Build) -> None:
-    topic = new_topic(fakes(mem_queue_size=0))
-    publish(topic, b"x", deferred=1)
-    assert waiting(wait_for(topic, "c", 1)) == [b"x"]
-
-
 def test_messages_that_no_disk_takes_at_the_end_are_counted(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = new_topic(fakes())
     channel = topic.get_channel("c")

@@ -6,7 +6,7 @@ from pathlib import Path
 from socket import AF_INET, AF_INET6, SOCK_STREAM, gaierror
 
 import pytest
-from gevent import Timeout, killall, sleep, spawn
+from gevent import Timeout, killall, spawn
 from gevent.event import Event
 
 from gnsqd.broker.registry import Registry
@@ -15,7 +15,7 @@ from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from kit.auth_server import AuthServer, response
-from kit.daemons import DEADLINE, free_port
+from kit.daemons import DEADLINE
 from unit.broker.fakes import Fakes, eventually
 from unit.cluster.fake_lookupd import FakeLookupd, info, obliging
 
@@ -72,42 +72,6 @@ def connected(ours: Daemon, *peers: FakeLookupd) -> None:
     eventually(lambda: all(f"LOOKUPD({peer.address}): peer info" in ours.log() for peer in peers))
 
 
-def test_creation_and_deletion_are_reported_in_order(ours: Daemon, lookupd: Lookupd) -> None:
-    server = lookupd()
-    connected(ours, server)
-    topic = ours.registry.get_topic("t")
-    topic.get_channel("a")
-    topic.get_channel("b#ephemeral")
-    ours.registry.get_topic("u#ephemeral")
-    topic.delete_existing_channel("a")
-    ours.registry.delete_existing_topic("t")
-    created = ["REGISTER t", "REGISTER t a", "REGISTER t b#ephemeral", "REGISTER u#ephemeral"]
-    reported(server, [*created, "UNREGISTER t a", "UNREGISTER t", "UNREGISTER t b#ephemeral"])
-
-
-def test_heartbeats_go_on_and_reconnect(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup_peer, "PING_INTERVAL", 0.02)
-    server = lookupd()
-    ours.registry.get_topic("t")
-    ours.start(server)
-    reported(server, ["REGISTER t", "PING", "PING"])
-    server.hang_up()
-    reported(server, ["REGISTER t", "PING"], connection=1)
-    assert f"ERROR: LOOKUPD({server.address}): PING - EOF\n" in ours.log()
-
-
-def test_event_that_finds_the_connection_ended_registers_everything_again(ours: Daemon, lookupd: Lookupd) -> None:
-    server = lookupd()
-    connected(ours, server)
-    topic = ours.registry.get_topic("t")
-    topic.get_channel("c#ephemeral")
-    topic.get_channel("d#ephemeral")
-    reported(server, ["REGISTER t", "REGISTER t c#ephemeral", "REGISTER t d#ephemeral"])
-    server.hang_up()
-    topic.delete_existing_channel("c#ephemeral")
-    reported(server, ["REGISTER t d#ephemeral", "UNREGISTER t c#ephemeral"], connection=1)
-
-
 def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
     ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,36 +113,6 @@ def test_peer_that_falls_far_behind_gets_everything_again(
     assert server.lines[0] == ["IDENTIFY", "REGISTER t0#ephemeral"]
     assert server.lines[1][:3] == ["IDENTIFY", "REGISTER t5#ephemeral", "UNREGISTER t0#ephemeral"]
     assert "too far behind, registering everything again" in ours.log()
-
-
-def test_events_of_a_dead_peer_are_dropped(ours: Daemon) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    ours.start(address)
-    for number in range(20):
-        ours.registry.get_topic(f"t{number}")
-    eventually(lambda: "connection refused" in ours.log())
-    for _ in range(20):
-        sleep(0.001)
-    assert ours.log().count(f"LOOKUP connecting to {address}\n") <= 2
-    assert f"ERROR: LOOKUPD({address}): connect - dial tcp {address}: connect: connection refused\n" in ours.log()
-
-
-def test_end_sends_the_queue_and_unregisters_ephemeral_names(ours: Daemon, lookupd: Lookupd) -> None:
-    server = lookupd()
-    connected(ours, server)
-    topic = ours.registry.get_topic("t#ephemeral")
-    topic.get_channel("c")
-    topic.get_channel("d#ephemeral")
-    created = ["REGISTER t#ephemeral", "REGISTER t#ephemeral c", "REGISTER t#ephemeral d#ephemeral"]
-    reported(server, created)
-    topic.get_channel("e")
-    ours.lookup.stop()
-    ours.registry.get_topic("u")
-    ours.lookup.join()
-    last = ["REGISTER t#ephemeral e", "UNREGISTER t#ephemeral d#ephemeral", "UNREGISTER t#ephemeral"]
-    assert server.lines == [["IDENTIFY", *created, *last]]
-    eventually(lambda: server.closed)
-    assert f"LOOKUPD({server.address}): channel UNREGISTER t#ephemeral d#ephemeral\n" in ours.log()
 
 
 def test_end_waits_for_all_that_hang_together(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,18 +191,6 @@ def test_name_is_all_of_its_addresses_at_any_time(ours: Daemon, lookupd: Lookupd
         f"{one.address}): removing peer",
         f"{three.address}): adding peer",
     ]
-
-
-def test_last_address_of_a_name_stays_connected(ours: Daemon, lookupd: Lookupd, names: Names) -> None:
-    one, two = lookupd(), lookupd()
-    names.addresses["several"] = [one.address, two.address]
-    ours.start("several:4160")
-    eventually(lambda: ours.lookup.connected() == {one.address: True, two.address: True})
-    names.addresses["several"] = [two.address]
-    has_peers(ours, two.address)
-    names.addresses["several"] = [one.address, two.address]
-    has_peers(ours, one.address, two.address)
-    assert len(two.lines) == 1
 
 
 @pytest.mark.parametrize(

@@ -133,16 +133,6 @@ def test_address_that_cannot_be(address: str, text: str, peer: MakePeer) -> None
     assert error.startswith(text.format(free=free))
 
 
-@pytest.mark.parametrize("host, name", [("127.0.0.1", "localhost"), ("::1", "[::1]")])
-def test_name_is_looked_up_and_ipv6_has_brackets(host: str, name: str, lookupd: Lookupd, peer: MakePeer) -> None:
-    try:
-        server = lookupd(obliging, host)
-    except OSError:
-        pytest.skip("no IPv6 on this machine")
-    peer(f"{name}:{server.port}").command("PING")
-    assert server.lines == [["IDENTIFY", "PING"]]
-
-
 def test_every_address_of_a_name_is_tried(lookupd: Lookupd, peer: MakePeer, monkeypatch: pytest.MonkeyPatch) -> None:
     server = lookupd()
     impossible, nobody, right = (AF_APPLETALK, 1), (AF_INET, free_port()), (AF_INET, server.port)

@@ -164,31 +164,3 @@ def test_padding_of_any_length_is_dropped_not_buffered() -> None:
     finally:
         tracemalloc.stop()
     assert layer.decode(plain_chunk(b"NOP\n")) == b"NOP\n"
-
-
-ZEROS = bytes.fromhex("80 80 04 00 00") + bytes.fromhex("fe 01 00") * 1023 + bytes.fromhex("fa 01 00")  # 64 KiB
-BOMBS = {
-    "deflate": (deflate, raw_deflate(bytes(1 << 26)), 1 << 26),
-    "snappy": (SnappyLayer, IDENTIFIER + chunk(0x00, ZEROS, bytes(65536)) * 400, 400 * 65536),
-}
-
-
-@pytest.mark.parametrize(("make_layer", "raw", "size"), BOMBS.values(), ids=BOMBS)
-def test_a_bomb_unfolds_in_bounded_pieces(make_layer: Callable[[], Layer], raw: bytes, size: int) -> None:
-    assert len(raw) * 20 < size
-    layer = make_layer()
-    total = 0
-    tracemalloc.start()
-    try:
-        for start in range(0, len(raw), 65536):
-            data = raw[start : start + 65536]
-            while data or layer.pending:
-                piece = layer.decode(data)
-                assert len(piece) <= MAX_CHUNK
-                total += len(piece)
-                data = b""
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert total == size
-    assert peak < 4 * MAX_CHUNK

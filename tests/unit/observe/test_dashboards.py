@@ -57,23 +57,6 @@ def named(expression: str) -> Named:
     }
 
 
-@pytest.mark.parametrize(
-    "expression, series",
-    [
-        ("up", {"up": set()}),
-        ('sum by (a, b) (rate(x_total{c="d e {f}",g=~"h"}[5m])) > 0.1', {"x_total": {"a", "b", "c", "g"}}),
-        ("x > 1000 and deriv(y[15m:1m]) > 0 or vector(0)", {"x": set(), "y": set()}),
-        ("x{a!='b'} / on (c) group_left (d) y", {"x": {"a", "c", "d"}, "y": {"c", "d"}}),
-        ('topk(10, max without (a) (x{b="$c"}[$__rate_interval]))', {"x": {"a", "b"}}),
-        ('label_values(x{a="$b"}, c)', {"x": {"a", "c"}}),
-        ("1 - x offset 5m", {"x": set()}),
-        ("time() - max by (a) (x)", {"x": {"a"}}),
-    ],
-)
-def test_names_of_series_and_labels_are_found(expression: str, series: Named) -> None:
-    assert named(expression) == series
-
-
 # What is exported
 
 

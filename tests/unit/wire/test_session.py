@@ -20,10 +20,10 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.store import Context, Store
-from gnsqd.shared.errors import AuthError, StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE
 from gnsqd.storage.syncer import Syncer
-from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_SUBSCRIBED, AuthState, ClientV2
+from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_SUBSCRIBED, ClientV2
 from gnsqd.wire.codec import ClientError, frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import Session
@@ -202,30 +202,6 @@ def test_commands_at_hand_end_with_the_connection(
     assert served.session.decoder.buffered
 
 
-def test_half_a_body_is_not_refused_because_the_daemon_exits(serve: Callable[..., Served]) -> None:
-    """A client would take the refusal for one of the message."""
-    served = serve()
-    loop = served.start("IOLoop")
-    served.theirs.sendall(b"PUB t\n\0\0\0\5x")
-    settle()
-    served.client.close(30)
-    loop.join(10)
-    assert served.theirs.recv(100) == b""
-
-
-def test_auth_is_not_refused_because_the_daemon_exits(serve: Callable[..., Served]) -> None:
-    def authenticate(*_: object) -> AuthState:
-        raise AuthError("exiting")
-
-    served = serve(authenticate=authenticate)
-    loop = served.start("IOLoop")
-    settle()
-    served.theirs.sendall(b"AUTH\n\0\0\0\1x")
-    served.client.close(30)
-    loop.join(10)
-    assert served.theirs.recv(100) == b""
-
-
 # In the second case, each FIN comes after the commit of the PUB before it.
 @pytest.mark.parametrize("commands", [b"NOP\n" * 6400, (b"PUB u\n\0\0\0\1xFIN 0123456789abcdef\n") * 200])
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
@@ -397,22 +373,3 @@ def test_commands_are_executed_where_nothing_can_wait_up_to_one_that_does(serve:
     get_hub().loop.run_callback(lambda: executed.append(served.session.execute()))
     eventually(lambda: executed == [False])
     assert (topic.message_count, served.client.state) == (3, STATE_CLOSING)
-
-
-@pytest.mark.parametrize("ends", ["topic", "channel"])
-def test_consumer_that_comes_during_a_deletion_waits_for_its_end(
-    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, ends: str
-) -> None:
-    served = serve()
-    registry = served.around.registry
-    topic = registry.get_topic("t")
-    channel = topic.get_channel("c")
-    ending, known = (topic, registry.topics) if ends == "topic" else (channel, topic.channels)
-    ending.exiting = True  # as while the disk is slow
-    monkeypatch.setattr(gnsqd.wire.commands, "sleep", lambda _: known.clear())
-    served.theirs.sendall(b"SUB t c\n")
-    served.start("IOLoop")
-    eventually(lambda: is_readable(served.theirs, 0))
-    assert served.theirs.recv(100) == frame(FRAME_TYPE_RESPONSE, b"OK")
-    new = registry.topics["t"].channels["c"]
-    assert (new is channel, list(new.clients)) == (False, [1])
