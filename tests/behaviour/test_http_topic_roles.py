@@ -304,9 +304,3 @@ def test_others_are_served_while_the_auth_server_is_asked(asking: Daemon, server
         assert status(asking, "POST /pub?topic=orders", FULL_TOKEN) == 200
         server.awake.set()
         assert split_responses(read_all(waiting)) == [(200, "OK")]
-
-
-def test_option_needs_an_auth_server(tmp_path: Path) -> None:
-    flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--http-auth-server"]
-    result = run_to_end(own_command(), *flags, cwd=tmp_path)
-    assert (result.returncode, "--http-auth-server needs --auth-http-address" in result.stderr) == (1, True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, StartFailed, eventually
+from kit.daemons import Daemon, eventually
 from kit.http_api import ask
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from kit.nsq_client import Client
@@ -146,9 +146,3 @@ def test_nsqlookupd_shows_them(gnsqd_factory: DaemonFactory) -> None:
         '"topology_region":"region","topology_zone":"zone","version":"1.3.0"}',
         '"version":"1.3.0"}',
     ]
-
-
-def test_unknown_experiment_ends_the_start(gnsqd_factory: DaemonFactory) -> None:
-    text = '--enable-experiment must be topology-aware-consumption, not "warp"'
-    with pytest.raises(StartFailed, match=text):
-        gnsqd_factory("--enable-experiment=warp")

@@ -1,7 +1,7 @@
 """Delivery rules of a channel: the rate limit and its timer, order across memory and store (contrib/docs/rules.md)."""
 
 from itertools import count, islice
-from time import monotonic_ns, time_ns
+from time import monotonic, monotonic_ns, time_ns
 
 import pytest
 from gevent import sleep
@@ -12,7 +12,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.rules import Rules
 from gnsqd.hub import cooperative
 from gnsqd.queues.message import Message
-from unit.broker.fakes import MINUTE, Build, Consumers, FakeConsumer, Fakes, bodies_of, eventually
+from unit.broker.fakes import MINUTE, SECOND, Build, Consumers, FakeConsumer, Fakes, bodies_of, eventually
 from unit.queues.test_journaled import daemons_of
 
 ORDERED = Rules(ordered=True)
@@ -235,3 +235,19 @@ def test_only_the_message_that_the_others_wait_for_is_looked_for_when_cancelled(
     assert (channel.deferred.resume_at, looks) == (0, 1)
     cancel(last)
     assert looks == 1
+
+
+def test_timer_wakes_a_consumer_when_messages_need_not_wait_any_more(fakes: Build, consumers: Consumers) -> None:
+    around = fakes()
+    channel = around.channel()
+    channel.set_rules(ORDERED)
+    channel.put_messages(numbered(around, 3))
+    (message,) = take(channel, consumers[0])
+    begun = monotonic()
+    channel.requeue(1, message.id, SECOND // 4)
+    assert [take(channel, consumer) for consumer in consumers] == [[], [], []]
+    eventually(lambda: any(consumer.woken for consumer in consumers))
+    assert monotonic() - begun >= 0.24
+    for consumer in consumers[1:]:
+        channel.stop_waiting(consumer)
+    assert drain(channel, consumers[0]) == [b"0000", b"0001", b"0002"]

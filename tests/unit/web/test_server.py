@@ -296,3 +296,16 @@ def test_connection_may_idle_longer_than_a_handshake(secure: Running, monkeypatc
     idle.sendall(PING)
     assert read_responses(idle, 1) == [b"OK"]
     idle.close()
+
+
+def test_close_ends_connections_in_the_handshake_at_once(secure: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnsqd.net.listener.CLOSE_SECONDS", 2 * DEADLINE)
+    monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT", 2 * DEADLINE)
+    silent, begun, last = secure.connect(), secure.connect(), secure.connect()
+    begun.sendall(client_hello()[:11])
+    last.sendall(PING)
+    assert b"HTTPS server" in read_all(last)  # so the others have also been accepted
+    gevent.spawn(secure.server.close).get(timeout=DEADLINE)
+    assert [read_all(client) for client in (silent, begun)] == [b"", b""]
+    secure.ends()
+    assert secure.log.getvalue().count("handshake error") == 1

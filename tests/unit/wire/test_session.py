@@ -373,3 +373,22 @@ def test_commands_are_executed_where_nothing_can_wait_up_to_one_that_does(serve:
     get_hub().loop.run_callback(lambda: executed.append(served.session.execute()))
     eventually(lambda: executed == [False])
     assert (topic.message_count, served.client.state) == (3, STATE_CLOSING)
+
+
+@pytest.mark.parametrize("ends", ["topic", "channel"])
+def test_consumer_that_comes_during_a_deletion_waits_for_its_end(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    served = serve()
+    registry = served.around.registry
+    topic = registry.get_topic("t")
+    channel = topic.get_channel("c")
+    ending, known = (topic, registry.topics) if ends == "topic" else (channel, topic.channels)
+    ending.exiting = True  # as while the disk is slow
+    monkeypatch.setattr(gnsqd.wire.commands, "sleep", lambda _: known.clear())
+    served.theirs.sendall(b"SUB t c\n")
+    served.start("IOLoop")
+    eventually(lambda: is_readable(served.theirs, 0))
+    assert served.theirs.recv(100) == frame(FRAME_TYPE_RESPONSE, b"OK")
+    new = registry.topics["t"].channels["c"]
+    assert (new is channel, list(new.clients)) == (False, [1])
