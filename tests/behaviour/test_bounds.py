@@ -16,7 +16,7 @@ memory = pytest.mark.parametrize("memory", ["--mem-queue-size=10000", "--mem-que
 
 
 def assert_refused(nsqd: Daemon, reason: str, topic: str = "t") -> None:
-    """Every way to publish to it is, in nsqd's words for a message that could not be put, and so is nothing else."""
+    """Checks that every way to publish is refused in nsqd's words for a message that could not be put."""
     before = topic_stats(nsqd, topic)["message_count"]
     for name, line, body in (
         ("PUB", f"PUB {topic}", BODY),
@@ -39,19 +39,19 @@ REFUSED = 8  # messages that assert_refused tries to publish
 
 
 def figures(nsqd: Daemon, what: str, topic: str = "t") -> list[float]:
-    """How many messages were dropped, ...: of the topic, and of its channel `c`."""
+    """Returns a figure of messages, such as `dropped`, of the topic and of its channel `c`."""
     found = series(nsqd.http("GET", "/metrics")[2])
     of_channel = found.get((f"gnsqd_channel_{what}_messages_total", labels(topic=topic, channel="c")), -1)
     return [found[f"gnsqd_topic_{what}_messages_total", labels(topic=topic)], of_channel]
 
 
 def consume(nsqd: Daemon, count: int) -> list[bytes]:
-    """That many messages of `t:c`, finished, in order of publication."""
+    """Finishes messages of `t:c`, and returns them in order of publication."""
     return [found.body for found in sorted(take(nsqd, "t", "c", count), key=lambda found: (found.timestamp, found.id))]
 
 
 def die(nsqd: Daemon, durability: str, *flags: str) -> None:
-    """By SIGKILL where that may cost nothing; the next one has these flags."""
+    """Restarts with these flags, after SIGKILL where that may cost nothing."""
     if durability != "--durability=none":
         nsqd.kill()
     nsqd.restart(*flags)

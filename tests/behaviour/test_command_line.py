@@ -25,13 +25,13 @@ FATAL = rf"\[nsqd\] {DATE}\.\d{{6}} FATAL: "
 
 @pytest.fixture
 def run(daemon_command: list[str], tmp_path: Path) -> Run:
-    """Run the daemon to its end, with `flags`, in an empty directory."""
+    """Runs the daemon to its end, with `flags`, in an empty directory."""
     return lambda *flags: run_to_end(daemon_command, *flags, cwd=tmp_path)
 
 
 @pytest.fixture
 def run_started(daemon_command: list[str], tmp_path: Path) -> Run:
-    """The same with an interpreter of its own, as users start it."""
+    """Does the same with an interpreter of its own, as users start it."""
     return lambda *flags: call(daemon_command, tmp_path, *flags)
 
 
@@ -41,13 +41,12 @@ def call(command: list[str], directory: Path, *flags: str) -> Result:
 
 @pytest.fixture
 def run_own(tmp_path: Path) -> Run:
-    """Run gnsqd to its end, for what only it does."""
     return lambda *flags: run_to_end(own_command(), *flags, cwd=tmp_path)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """Write a config file; the flag that names it."""
+    """Writes a config file and returns the flag that names it."""
 
     def write(text: str) -> str:
         path = tmp_path / "nsqd.cfg"
@@ -63,7 +62,7 @@ def usage(command: tuple[str, ...]) -> str:
 
 
 def refusal(result: Result) -> str:
-    """The text behind the last FATAL line of a daemon that did not start."""
+    """Returns the text behind the last FATAL line of a daemon that did not start."""
     assert result.returncode == 1, result
     line = result.stderr.splitlines()[-1]
     match = re.fullmatch(FATAL + "(.*)", line)
@@ -488,7 +487,7 @@ def test_values_may_be_written_as_for_nsqd(nsqd_factory: DaemonFactory, config: 
 
 
 def test_hangup_is_a_clean_exit_and_loses_nothing(gnsqd: Daemon) -> None:
-    """NSQD-COMPAT 0.1, item 17: the real daemon dies."""
+    # NSQD-COMPAT 0.1, item 17: the real daemon dies.
     assert gnsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
     gnsqd.send_signal(signal.SIGHUP)
     assert gnsqd.wait() == 0

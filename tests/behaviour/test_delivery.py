@@ -1,5 +1,4 @@
-"""What happens to a message between a consumer and its queue: windows, time-outs, FIN, REQ, TOUCH, delays, counters
-(NSQD-COMPAT 2.5 and 3).
+"""Messages between a consumer and its queue: windows, time-outs, FIN, REQ, TOUCH, delays (NSQD-COMPAT 2.5, 3).
 
 The real daemon looks for time-outs only in channels that existed at its last refresh, up to 5 s ago. So all topics
 and channels are made when the module's daemon starts, and only its first test waits for that.
@@ -34,7 +33,7 @@ def nsqd_and_topics(module_factory: DaemonFactory) -> tuple[Daemon, Iterator[str
 
 @pytest.fixture(scope="module")
 def patient(module_factory: DaemonFactory) -> Daemon:
-    """One without short time-outs, for what must not time out on a busy machine."""
+    """Starts a daemon without short time-outs, for messages that must not time out on a busy machine."""
     return module_factory()
 
 
@@ -45,7 +44,6 @@ def nsqd(nsqd_and_topics: tuple[Daemon, Iterator[str]]) -> Daemon:
 
 @pytest.fixture
 def topic(nsqd_and_topics: tuple[Daemon, Iterator[str]]) -> str:
-    """A topic that no other test uses, with the channel `c`."""
     return next(nsqd_and_topics[1])
 
 
@@ -62,8 +60,7 @@ def consume(nsqd: Daemon, topic: str, channel: str = "c", rdy: int = 0, **fields
 
 
 def settles(nsqd: Daemon, topic: str, **expected: int) -> dict[str, Any]:
-    """Wait until the statistics of channel `c` say so, and return all of them; `waiting` is `depth` with what is
-    deferred, which may be due any moment."""
+    """Waits for these statistics of channel `c`, and returns all; `waiting` is `depth` with the deferred messages."""
 
     def stats() -> dict[str, Any] | None:
         found = nsqd.channel_stats(topic, "c")
@@ -74,7 +71,6 @@ def settles(nsqd: Daemon, topic: str, **expected: int) -> dict[str, Any]:
 
 
 def next_message(client: Client) -> Message:
-    """The next frame that is a message and no heartbeat."""
     while (frame := client.frame(LATE)).type != MESSAGE:
         pass
     return parse_message(frame.data)
@@ -177,8 +173,8 @@ def test_time_out_is_the_clients_own_or_the_daemons(nsqd: Daemon, topic: str, pu
 
 
 def test_time_outs_are_on_time_among_many_channels(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    """Corrected (NSQD-COMPAT 0.1, item 1, and 3): the real daemon scans a new channel after up to 5 s, and among these
-    each time-out is some 10 s late."""
+    # Corrected (NSQD-COMPAT 0.1, item 1, and 3): the real daemon scans a new channel after up to 5 s, and among
+    # these each time-out is some 10 s late.
     channels = [{"name": f"c{number}", "paused": False} for number in range(2000)]
     topics = [{"name": "many", "paused": False, "channels": channels}, {"name": "t", "paused": False, "channels": []}]
     (tmp_path / "nsqd.dat").write_text(json.dumps({"version": "1.3.0", "topics": topics}))
@@ -241,7 +237,7 @@ def stuck_and_healthy(
 
 
 def pumps_wait(nsqd: Daemon) -> bool:
-    """Whether each messagePump of the real nsqd waits: RDY takes effect there only when it has woken the pump."""
+    """True if each messagePump of the real nsqd waits: RDY takes effect only when it has woken the pump."""
     _, _, body = nsqd.http("GET", "/debug/pprof/goroutine?debug=2")
     pumps = [stack for stack in body.split(b"\n\n") if b".(*protocolV2).messagePump(" in stack]
     return all(b" [select" in pump.splitlines()[0] for pump in pumps)
@@ -361,7 +357,7 @@ def test_paused_channel_still_times_out_and_lets_deferred_messages_become_due(
 
 
 def test_ids_are_unique_across_topics(gnsqd: Daemon) -> None:
-    """Corrected (NSQD-COMPAT 0.1, item 12): the real daemon's topics each count for themselves."""
+    # Corrected (NSQD-COMPAT 0.1, item 12): the real daemon's topics each count for themselves.
     with Client(gnsqd.tcp_address) as publisher:
         seen = []
         for _ in range(5):  # pipelined, so that both topics publish in the same tick

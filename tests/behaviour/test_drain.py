@@ -28,13 +28,11 @@ def drain(nsqd: Daemon, method: str = "POST") -> dict[str, Any]:
 
 
 def hold_back(nsqd: Daemon, topic: str = "t", channel: str = "c") -> None:
-    """Put one message where it waits for a consumer."""
     create(nsqd, topic, channel)
     publish(nsqd, topic, b"kept")
 
 
 def terminate_by_drain(nsqd: Daemon) -> None:
-    """SIGTERM to a daemon that begins to drain then."""
     nsqd.send_signal(signal.SIGTERM)
     eventually(lambda: drain(nsqd, "GET")["draining"])
 

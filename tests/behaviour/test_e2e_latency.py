@@ -28,7 +28,7 @@ NO_SAMPLES = (
 
 
 def create_aged(nsqd: Daemon, topic: str, channel: str, *hours: int) -> None:
-    """A channel with a message for every age."""
+    """Creates a channel with a message for every age."""
     create(nsqd, topic)
     now = time.time_ns()
     payloads = [struct.pack(">qH", now - age * HOUR, 1) + b"%016xx" % number for number, age in enumerate(hours)]
@@ -40,7 +40,7 @@ def create_aged(nsqd: Daemon, topic: str, channel: str, *hours: int) -> None:
 
 
 def latency_of(row: dict[str, Any]) -> tuple[int, dict[float, float]]:
-    """Count, and hours by quantile."""
+    """Returns the count, and hours by quantile."""
     latency = row["e2e_processing_latency"]
     return latency["count"], {entry["quantile"]: entry["value"] / HOUR for entry in latency["percentiles"]}
 
@@ -51,7 +51,7 @@ def about(**hours: float) -> Any:
 
 
 def figures(nsqd: Daemon, topic: str) -> list[str]:
-    """The `e2e%` of the text page: the topic's, then its channels'."""
+    """Returns the `e2e%` of the text page: the topic's, then its channels'."""
     return re.findall(r"msgs: \d+ +e2e%: (.*)$", ask(nsqd, f"GET /stats?topic={topic}")[1], re.MULTILINE)
 
 

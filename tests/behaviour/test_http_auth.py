@@ -44,7 +44,7 @@ ENDING = ("POST /drain", "GET /debug/pprof/profile?seconds=1")  # end the daemon
 
 
 def token_flags(directory: Path) -> list[str]:
-    """What a daemon is started with that has a token for each role, and two for one of them."""
+    """Returns the flags of a daemon that has a token for each role, and two for one of them."""
     read, full = directory / "read.token", directory / "full.tokens"
     read.write_text(f"{READ_TOKEN}\n")
     full.write_text(f"\n{FULL_TOKEN}\r\n{OTHER_TOKEN}")

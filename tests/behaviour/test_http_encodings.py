@@ -36,7 +36,7 @@ _numbers = itertools.count()
 
 
 def with_window(log: int) -> bytes:
-    """A frame that does not specify its size, so its window is that of the compressor."""
+    """Returns a frame that does not specify its size, so its window is that of the compressor."""
     compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: log})
     return bytes(compressor.compress(SMALL) + compressor.flush())
 

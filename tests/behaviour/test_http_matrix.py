@@ -155,7 +155,7 @@ DONE = "200 "
 
 
 def action_rows() -> Iterator[Row]:
-    """/topic/* and /channel/*: each has the same cases, though not the same answers."""
+    """Yields the rows of /topic/* and /channel/*: each has the same cases, though not the same answers."""
     for action in ("create", "delete", "empty", "pause", "unpause"):
         creates, again = action == "create", (DONE if action != "delete" else TOPIC_NOT_FOUND)
         missing = DONE if creates else TOPIC_NOT_FOUND
@@ -212,7 +212,6 @@ _numbers = itertools.count()
 
 
 def ask_row(nsqd: Daemon, row: Row, topic: str) -> Answer:
-    """The answer to a row, after what comes before it."""
     for line in row.before:
         method, target = line.replace("{t}", topic).split(" ")
         assert nsqd.http(method, target, b"x")[0] == 200, line
@@ -273,7 +272,7 @@ ELSEWHERE = [
 
 
 def spellings(path: str) -> list[str]:
-    """What is almost `path`, and redirected to it where that has the method."""
+    """Returns paths that are almost `path`, and redirected to it where that has the method."""
     escaped = f"{path[:2]}%{path[2:3].encode().hex()}{path[3:]}"
     dotted = f"/.{path}", f"/x/..{path}", f"{path}/.", f"{path}/x/.."
     return [f"{path}/", f"{path}//", path.replace("/", "//"), path.upper(), path.title(), escaped, *dotted]

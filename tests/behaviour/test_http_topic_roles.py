@@ -49,7 +49,7 @@ def permitted(nsqd: Daemon, endpoints: list[str], token: str) -> list[str]:
 
 
 def scope(nsqd: Daemon, what: str, token: str) -> str:
-    """The role that the answer asks for."""
+    """Returns the role that the answer asks for."""
     method, target = what.split(" ", 1)
     code, headers, body = nsqd.http(method, target, b"x", {"Authorization": f"Bearer {token}"})
     assert (code, body.decode()) == (403, message("FORBIDDEN"))

@@ -45,7 +45,6 @@ def files(identities: dict[str, KeyPair], tls_flags: list[str], tmp_path_factory
 
 @pytest.fixture(scope="module")
 def shared(module_factory: DaemonFactory, files: Files) -> Daemon:
-    """One daemon for all the tests that leave nothing on it another could trip over."""
     return module_factory(*files.flags)
 
 
@@ -68,7 +67,7 @@ def connect(nsqd: Daemon, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 
 def ask_all(nsqd: Daemon, context: ssl.SSLContext, data: bytes) -> list[tuple[int, str]]:
-    """The answers to `data` on one connection, which a last request ends; that one's answer is left out."""
+    """Returns the answers to `data` on one connection, without that to a last request, which ends it."""
     with connect(nsqd, context) as sock:
         sock.sendall(data + head("GET /ping", "Connection: close"))
         *answers, last = split_responses(read_all(sock))

@@ -17,7 +17,7 @@ ROW = r"WARNING: CHANNEL\((\S+)\): (\w+), as it had no consumer for (\S+) - dept
 
 
 def actions(nsqd: Daemon) -> list[tuple[str, str, int, int]]:
-    """What was done according to the log: channel, deed, depth and number of deferred messages."""
+    """Returns channel, deed, depth and number of deferred messages of each action in the log."""
     return [(name, deed, int(depth), int(late)) for name, deed, _, depth, late in re.findall(ROW, nsqd.log())]
 
 
@@ -139,7 +139,6 @@ def test_time_in_which_the_daemon_is_stopped_does_not_count(gnsqd_factory: Daemo
 
 
 def read(sock: socket.socket) -> Iterator[bytes]:
-    """All that comes, up to the end."""
     return iter(lambda: sock.recv(65536), b"")
 
 

@@ -1,4 +1,4 @@
-"""How often the data path is listed: with thousands of queues a listing takes long, and nothing else is served then."""
+"""Listings of the data path: with thousands of queues one takes long, and nothing else is served then."""
 
 from pathlib import Path
 

@@ -75,7 +75,7 @@ def test_every_endpoint_and_error_is_that_of_nsqlookupd(lookupd_pair: LookupdPai
 
 
 def logged(lookupd: Lookupd) -> list[str]:
-    """The lines about requests and names, without what differs, those of one deletion in order."""
+    """Returns the lines about requests and names, without what differs, those of one deletion in order."""
     lines = [re.sub(r"^\S+ \S+ \S+ ", "", line) for line in normal(lookupd.log()).splitlines()]
     lines = [re.sub(r" [\d.]+(ns|\u00b5s|ms|s)$", " D", line) for line in lines]
     return sorted(line for line in lines if "listening" not in line and "nsqlookupd v" not in line)

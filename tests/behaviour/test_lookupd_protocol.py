@@ -32,7 +32,6 @@ pytestmark = pytest.mark.peer
 
 
 def exchange(lookupd: Lookupd, data: bytes) -> str:
-    """All that comes back for `data`, after which this side of the connection ends."""
     with lookupd.connect() as sock:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
@@ -40,14 +39,14 @@ def exchange(lookupd: Lookupd, data: bytes) -> str:
 
 
 def log_lines(lookupd: Lookupd) -> list[str]:
-    """The lines without date; consecutive ones about what one client leaves, or about the start, sorted."""
+    """Returns the lines without date; sorts consecutive ones about one client's registrations, or about the start."""
     lines = [re.sub(r"^(\S+ )?\S+ \S+ ", r"\1", line) for line in normal(lookupd.log()).splitlines()]
     groups = groupby(lines, lambda line: re.findall("listening| UNREGISTER ", line))
     return [line for key, group in groups for line in (sorted(group) if key else group)]
 
 
 def has_logged_all(lookupd: Lookupd) -> bool:
-    """Whether the last line about each client is there: nsqlookupd logs a bad magic after it closed the connection."""
+    """True if the last line about each client is there: nsqlookupd logs a bad magic after it closed the connection."""
     log = lookupd.log()
     return log.count("TCP: new client(") == len(re.findall(r"ERROR: (?:client\(|failed to read protocol version)", log))
 
@@ -136,7 +135,6 @@ def test_every_command_and_error_is_answered_and_logged_as_by_nsqlookupd(lookupd
 
 
 def contents(lookupd: Lookupd) -> dict[str, object]:
-    """What nsqlookupd holds, lists in order."""
     paths = ["/topics", "/nodes", "/debug", "/channels?topic=t", "/channels?topic=*", "/lookup?topic=*"]
     paths += ["/channels?topic=e%23ephemeral"]
     if not lookupd.ask("/topics")["topics"]:
@@ -178,7 +176,7 @@ def test_registrations_come_and_go_as_in_nsqlookupd(lookupd_pair: LookupdPair) -
 
 
 def test_ephemeral_name_goes_with_its_last_producer_in_whatever_way(lookupd: Lookupd) -> None:
-    """The real one keeps it for ever unless the last producer unregisters that very name."""
+    # The real one keeps it for ever unless the last producer unregisters that very name.
     with Nsqd(lookupd) as one, Nsqd(lookupd) as other:
         one.register("t c", "t d#ephemeral", "t f#ephemeral", "e#ephemeral f#ephemeral")
         other.register("t d#ephemeral", "t g#ephemeral")
@@ -214,7 +212,7 @@ def test_commands_may_come_in_any_pieces(lookupd_pair: LookupdPair) -> None:
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), 16385, (1 << 31) - 1])
 def test_size_that_is_negative_or_too_large_is_refused(lookupd: Lookupd, size: int) -> None:
-    """A negative one ends the real nsqlookupd, and a large one takes as much memory."""
+    # A negative one ends the real nsqlookupd, and a large one takes as much memory.
     with Nsqd(lookupd) as other, Nsqd(lookupd, None) as nsqd:
         assert nsqd.command(b"IDENTIFY\n" + struct.pack(">i", size)) == b"E_BAD_BODY IDENTIFY failed to read body"
         assert nsqd.reply() == b""
@@ -276,7 +274,7 @@ BAD_CLIENTS = {
 @pytest.mark.parametrize("to", ["tcp", "http"])
 @pytest.mark.parametrize("embedded", [False, True])
 def test_bad_clients_harm_nobody(gnsqd_factory: DaemonFactory, tmp_path: Path, embedded: bool, to: str) -> None:
-    """200 of them at once: silent, cut off in the middle, not reading, and sending garbage."""
+    # 200 of them at once: silent, cut off in the middle, not reading, and sending garbage.
     with ExitStack() as stack:
         daemon = gnsqd_factory(*EMBEDDED) if embedded else None
         if daemon is not None:

@@ -108,7 +108,6 @@ def test_data_is_in_the_data_path_or_else_in_the_working_directory(nsqd_factory:
 
 
 def data_files(nsqd: Daemon, topic: str) -> list[int]:
-    """The sizes of a queue's files."""
     return [path.stat().st_size for path in sorted(nsqd.data_path.glob(f"{topic}.diskqueue.0*.dat"))]
 
 
@@ -122,7 +121,7 @@ def test_files_are_as_long_as_the_option_allows(nsqd_factory: DaemonFactory, lim
 
 
 def synced_depth(nsqd: Daemon, topic: str) -> int:
-    """The depth in the meta file, which is written when the queue is synced."""
+    """Returns the depth in the meta file, which is written when the queue is synced."""
     try:
         return int((nsqd.data_path / f"{topic}.diskqueue.meta.dat").read_text().split()[0])
     except FileNotFoundError:
@@ -186,7 +185,7 @@ def test_messages_leave_with_the_daemons_own_flush_tick(nsqd_factory: DaemonFact
 
 @contextmanager
 def lookupd(http_port: int) -> Iterator[str]:
-    """The address of one that answers every command, and gives `http_port` for where to ask for channels."""
+    """Serves an nsqlookupd that answers every command, and gives `http_port` for where to ask for channels."""
 
     class Conversation(StreamRequestHandler):
         def handle(self) -> None:
@@ -232,7 +231,7 @@ def test_nsqlookupd_that_hangs_is_given_up_in_time(
         names = itertools.count()
 
         def gave_up() -> float | None:
-            """After how many seconds, for the first topic of which the nsqlookupd was asked, once its log has that."""
+            """Returns the seconds after which it gave up the first question of a topic, once its log has that."""
             if "querying nsqlookupd" not in nsqd.log():
                 assert ask(nsqd, f"POST /topic/create?topic=t{next(names)}")[0] == 200
             if (failed := re.search(rf"{LOGGED_AT}WARNING: failed to query .* topic (t\d+) - ", nsqd.log())) is None:

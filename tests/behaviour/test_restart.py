@@ -1,4 +1,4 @@
-"""What a clean exit keeps and what it forgets (NSQD-COMPAT 3, exit order, and 4.1)."""
+"""A clean exit: what is kept and what is forgotten (NSQD-COMPAT 3, exit order, and 4.1)."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 
 def shape(nsqd: Daemon) -> dict[str, Any]:
-    """topic -> (paused, depth, {channel: (paused, depth)})."""
+    """Returns {topic: (paused, depth, {channel: (paused, depth)})}."""
     return {
         topic["topic_name"]: (
             topic["paused"],
@@ -98,7 +98,7 @@ def test_messages_survive_wherever_they_were(nsqd_factory: DaemonFactory) -> Non
 
 
 def test_half_read_queue_goes_on_where_it_was(nsqd_factory: DaemonFactory) -> None:
-    """Item 42 of NSQD-COMPAT 10, in both halves."""
+    # Item 42 of NSQD-COMPAT 10, in both halves.
     nsqd = nsqd_factory("--mem-queue-size=100", "--max-bytes-per-file=10240")
     bodies = [b"%d" % number * 10 for number in range(300)]
     create(nsqd, "t", "c")
@@ -147,7 +147,7 @@ def test_counters_start_again_at_zero_and_publishing_goes_on(nsqd_factory: Daemo
 
 
 def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_factory: DaemonFactory) -> None:
-    """For ours only: the real daemon waits for such clients until they leave."""
+    # For ours only: the real daemon waits for such clients until they leave.
     for magic in (b"", b"  V2"):
         gnsqd = gnsqd_factory()
         gnsqd.send_signal(signal.SIGSTOP)  # so that the connections and the signal are there at once
@@ -170,7 +170,7 @@ def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_fac
 def test_messages_accepted_while_they_could_be_larger_are_delivered(
     gnsqd_factory: DaemonFactory, flag: str, end: Callable[[Daemon], object]
 ) -> None:
-    """Corrected: the real nsqd takes them for damage, and does not write the ones in flight."""
+    # Corrected: the real nsqd takes them for damage, and does not write the ones in flight.
     nsqd = gnsqd_factory(flag)
     bodies = [b"%d" % number * size for number, size in enumerate([10, 3000, 20, 100_000, 4000, 30])]
     publish(nsqd, "t", *bodies)

@@ -29,7 +29,7 @@ def plan(nsqd: Daemon, to: str) -> dict[str, Any]:
 
 
 def moment(timestamp: int) -> str:
-    """RFC 3339, with a time zone other than UTC."""
+    """Returns a time as in RFC 3339, with a time zone other than UTC."""
     text = datetime.fromtimestamp(timestamp // 10**9 + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{timestamp % 10**9 // 1000:06}%2B01:00"
 

@@ -29,7 +29,7 @@ def nsqd(gnsqd_factory: DaemonFactory, request: pytest.FixtureRequest) -> Daemon
 
 
 def defer(nsqd: Daemon, *delays: int) -> None:
-    """Messages whose bodies are their delays, in ms."""
+    """Publishes messages whose bodies are their delays, in ms."""
     for delay in delays:
         post(nsqd, f"/pub?topic=t&defer={delay}", b"%d" % delay)
     eventually(lambda: scheduled(nsqd)["deferred"] + nsqd.channel_stats("t", "c")["depth"] >= len(delays))

@@ -1,4 +1,4 @@
-"""What a statsd gets from gnsqd and from the real nsqd: lines, packets, and when they come (NSQD-COMPAT section 7)."""
+"""Lines and packets for a statsd, from gnsqd and from the real nsqd, and when they come (NSQD-COMPAT section 7)."""
 
 import re
 import socket
@@ -87,14 +87,13 @@ def receiver() -> Iterator[Receiver]:
 
 
 def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
-    """One by one, over HTTP."""
     for body in bodies:
         post(nsqd, f"/pub?topic={quote(topic)}", body)
 
 
 @contextmanager
 def busy(nsqd: Daemon) -> Iterator[None]:
-    """Every figure is other than zero somewhere, or soon will be; mem-queue-size must be 5."""
+    """Makes every figure other than zero somewhere, or soon; mem-queue-size must be 5."""
     create(nsqd, "orders", "all", "some.more")
     create(nsqd, "late", "c")
     create(nsqd, "empty")
@@ -136,7 +135,7 @@ BUSY = {
 
 
 def until_calm(receiver: Receiver, prefix: str, last: str) -> tuple[dict[str, int], Push]:
-    """The sums of all counters, and a push that has seen all of BUSY and in which no counter moves any more."""
+    """Returns the sums of all counters, and a push that has all of BUSY and in which no counter moves any more."""
     sums: dict[str, int] = {}
     end = monotonic() + DEADLINE
     while True:

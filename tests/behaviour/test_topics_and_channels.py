@@ -1,4 +1,4 @@
-"""How topics and channels come, hold, pause, empty and go; their memory and the disk behind it (NSQD-COMPAT 3).
+"""Topics and channels come, hold, pause, empty and go; their memory and the disk behind it (NSQD-COMPAT 3).
 
 Everything an operator does here goes through the HTTP API, everything a client does through the protocol.
 """
@@ -25,18 +25,16 @@ def consumer(nsqd: Daemon) -> Client:
 
 
 def topic_stats(nsqd: Daemon, topic: str) -> dict[str, Any]:
-    """The statistics of one topic; {} if it does not exist."""
     return next((entry for entry in nsqd.stats()["topics"] if entry["topic_name"] == topic), {})
 
 
 def channel_stats(nsqd: Daemon, topic: str, channel: str) -> dict[str, Any]:
-    """The statistics of one channel; {} if it does not exist. (Names with `#` are beyond Daemon.channel_stats.)"""
     channels = topic_stats(nsqd, topic).get("channels", [])
     return next((entry for entry in channels if entry["channel_name"] == channel), {})
 
 
 def settles(nsqd: Daemon, topic: str, channel: str = "", **expected: object) -> dict[str, Any]:
-    """Wait until these statistics of a topic (or channel) are so, and return all of them."""
+    """Waits for these statistics of a topic (or channel), and returns all of them."""
 
     def stats() -> dict[str, Any] | None:
         found = channel_stats(nsqd, topic, channel) if channel else topic_stats(nsqd, topic)
@@ -211,7 +209,7 @@ def test_ephemeral_topic_goes_with_its_last_channel(nsqd: Daemon, client: Client
 
 
 def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, topic: str) -> None:
-    """For ours only: the real daemon answers some of these SUBs with `E_SUB_FAILED SUB failed exiting`."""
+    # For ours only: the real daemon answers some of these SUBs with `E_SUB_FAILED SUB failed exiting`.
     name = f"{topic}#ephemeral"
     with Client(gnsqd.tcp_address) as publisher:
         for _ in range(50):
@@ -226,7 +224,7 @@ def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, t
 def test_consumer_that_comes_back_during_a_deletion_receives_what_is_published_afterwards(
     gnsqd: Daemon, topic: str, kind: str
 ) -> None:
-    """For ours only: the real daemon gives most of them a channel of the old topic, where nothing arrives (26)."""
+    # For ours only: the real daemon gives most of them a channel of the old topic, where nothing arrives (26).
     with Client(gnsqd.tcp_address) as publisher, ThreadPoolExecutor() as background:
         for number in range(10):
             name = f"{topic}-{number}"

@@ -33,7 +33,6 @@ class Cluster(NamedTuple):
 
 @pytest.fixture
 def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) -> Cluster:
-    """Two nsqlookupds and three gnsqd."""
     lookupds = [start_lookupd() for _ in range(2)]
     flags = [lookupd.flag for lookupd in lookupds]
     nodes = [gnsqd_factory("--broadcast-address=127.0.0.1", *flags, *fixed_ports()) for _ in range(3)]
@@ -42,7 +41,7 @@ def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) 
 
 
 def are_found(cluster: Cluster, topic: str, *nodes: Daemon) -> None:
-    """Wait until every nsqlookupd sends consumers of the topic to those nodes."""
+    """Waits until every nsqlookupd sends consumers of the topic to those nodes."""
     ports = {port(node) for node in nodes}
     eventually(lambda: all(lookupd.found(topic) == ports for lookupd in cluster.lookupds), f"{ports} found")
 
@@ -59,8 +58,10 @@ LINES = 50  # of each publisher, each time
 def consumers(
     cluster: Cluster, peer_binary: Callable[[str], Path], nsqjs: Path, tmp_path: Path
 ) -> Iterator[dict[str, Callable[[], list[str]]]]:
-    """By channel of TOPIC, a consumer that looks it up, and everything it got so far. The consumer of `copy` puts what
-    it gets into another topic, which is consumed in turn."""
+    """Starts a consumer of each channel of TOPIC, which looks it up, and returns functions for all that it got so far.
+
+    The consumer of `copy` puts what it gets into another topic, which is consumed in turn.
+    """
     lookupds = [lookupd.http_address for lookupd in cluster.lookupds]
     flags = ["--consumer-opt=lookupd_poll_interval,200ms"]
     flags += [f"--lookupd-http-address={address}" for address in lookupds]
@@ -91,7 +92,6 @@ def consumers(
 
 
 def publish(binary: Path, node: Daemon, prefix: str) -> list[str]:
-    """Let to_nsq publish lines, and return them."""
     lines = [f"{prefix}-{number}" for number in range(LINES)]
     command = [str(binary), f"--topic={TOPIC}", "--nsqd-tcp-address={}:{}".format(*node.tcp_address)]
     done = subprocess.run(command, input="\n".join(lines) + "\n", text=True, capture_output=True, timeout=DEADLINE)
@@ -134,8 +134,8 @@ def test_everybody_who_looks_a_topic_up_gets_all_of_it(
 def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
     gnsqd_factory: DaemonFactory, make_lookupd: MakeLookupd, tmp_path: Path
 ) -> None:
-    """Nothing happens in the daemons meanwhile that they would report. Either one nsqlookupd or the other is the
-    first to be there, and so is either daemon that dies."""
+    # Nothing happens in the daemons meanwhile that they would report. Either one nsqlookupd or the other is the
+    # first to be there, and so is either daemon that dies.
     late, killed = make_lookupd(), make_lookupd().start()
     flags = ["--broadcast-address=127.0.0.1", late.flag, killed.flag]
     nodes = [gnsqd_factory(*flags, *fixed_ports()) for _ in range(3)]
@@ -167,7 +167,6 @@ def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
 
 @pytest.fixture
 def admin(cluster: Cluster, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[PeerProgram]:
-    """The nsqadmin of the cluster."""
     flags = [f"--lookupd-http-address={lookupd.http_address}" for lookupd in cluster.lookupds]
     with PeerProgram(peer_binary("nsqadmin"), tmp_path / "admin", "--http-address=127.0.0.1:0", *flags) as program:
         yield program

@@ -96,7 +96,7 @@ def test_three_hand_overs_in_a_row_lose_nothing_and_deliver_nothing_twice(start_
 
 
 def refusal(command: list[str], data_path: Path) -> tuple[int, list[str]]:
-    """Exit code and output of a daemon that does not start; without the times."""
+    """Returns exit code and output, without the times, of a daemon that does not start."""
     flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={data_path}"]
     done = run_to_end(command, *flags)
     return done.returncode, re.sub(r"\d{4}/\d\d/\d\d [\d:.]+ ", "", done.stdout + done.stderr).splitlines()

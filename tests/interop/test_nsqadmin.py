@@ -50,7 +50,7 @@ class Site(NamedTuple):
         return status, self.normal(json.dumps(answer, indent=1))
 
     def normal(self, text: str) -> str:
-        """Without what differs between two daemons."""
+        """Removes what differs between two daemons."""
         ports = [(str(self.nsqd.http_address[1]), "HTTP"), (str(self.nsqd.tcp_address[1]), "TCP")]
         if self.lookupd is not None:
             ports += [(self.lookupd.address[kind].rpartition(":")[2], f"LOOKUPD-{kind}") for kind in ("HTTP", "TCP")]
@@ -66,7 +66,7 @@ Launch = Callable[[list[str], str], Site]
 
 @pytest.fixture(params=["nsqlookupd", "gnsqlookupd", "embedded", "nsqd-http-address"])
 def launch(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Launch]:
-    """Start a daemon by command and name, and the programs that watch it. `gnsqlookupd` is ours beside our daemon, and
+    """Starts a daemon by command and name, and the programs that watch it. `gnsqlookupd` is ours beside our daemon, and
     `embedded` ours inside our daemon; the real daemon has the real one."""
     with ExitStack() as stack:
 
@@ -106,7 +106,7 @@ def sites(launch: Launch, peer_binary: Callable[[str], Path]) -> tuple[Site, Sit
 
 
 def occupy(site: Site, clients: ExitStack) -> None:
-    """Topics and channels of all kinds, messages in all states, consumers and producers."""
+    """Creates topics and channels of all kinds, messages in all states, consumers and producers."""
     nsqd = site.nsqd
     create(nsqd, "orders", "archive", "mail", "none")
     create(nsqd, "paused", "c")
@@ -163,7 +163,7 @@ def state(nsqd: Daemon) -> State:
 
 
 def registrations(site: Site) -> State:
-    """Who nsqlookupd has for what, and who of them is tombstoned."""
+    """Returns who nsqlookupd has for what, and who of them is tombstoned."""
     if site.lookupd is None:
         return {}
     answer = site.lookupd.ask("GET", "/debug")[1]
@@ -218,6 +218,6 @@ def test_every_action_works(sites: tuple[Site, Site]) -> None:
 
 
 def has(sites: tuple[Site, Site], expected: State) -> None:
-    """Wait until both daemons have that, and both nsqlookupd know the same."""
+    """Waits until both daemons have that, and both nsqlookupd know the same."""
     eventually(lambda: all(state(site.nsqd) == expected for site in sites), f"{expected}")
     eventually(lambda: registrations(sites[0]) == registrations(sites[1]), "the same registered")

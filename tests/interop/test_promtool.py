@@ -36,7 +36,7 @@ Promtool = Callable[..., str]
 
 @pytest.fixture
 def promtool(peer_binary: Callable[[str], Path], tmp_path: Path) -> Promtool:
-    """`promtool(*arguments)` must find nothing to complain about; returns what it prints."""
+    """Runs promtool, which must find nothing to complain about, and returns what it prints."""
 
     def run(*arguments: str | Path, input: bytes = b"") -> str:
         command = [peer_binary("promtool"), *arguments]
@@ -105,8 +105,10 @@ def test_page_of_pipelines_has_nothing_to_complain_about(promtool: Promtool) -> 
 
 
 class State(NamedTuple):
-    """Of a channel; `timeouts` and `requeues` per second, of 10 messages per second. The depth rises by `growth` per
-    second; `age` in seconds."""
+    """A channel's state: `timeouts`, `requeues` and the `growth` of its depth per second; `age` in seconds.
+
+    It takes 10 messages per second.
+    """
 
     depth: int = 0
     growth: int = 0
@@ -120,7 +122,7 @@ class State(NamedTuple):
 
     @property
     def alert(self) -> str | None:
-        """What fires when this has lasted for long enough, by contrib/docs/metrics.md."""
+        """The alert that fires when this has lasted for long enough, by contrib/docs/metrics.md."""
         if self.paused:
             return PAUSED
         queued = self.depth > 0 or self.growth > 0
@@ -132,7 +134,7 @@ class State(NamedTuple):
 
 
 def series_of(channel: str, states: Sequence[State]) -> list[dict[str, str]]:
-    """The series of a channel that is in each state for a minute, in which 600 messages are published."""
+    """Returns the series of a channel that is in each state for a minute, in which 600 messages are published."""
     values: dict[str, list[int]] = defaultdict(list)
     grown = timeouts = requeues = 0
     for minute, state in enumerate(states):
@@ -159,7 +161,7 @@ Check = tuple[int, str, Sequence[tuple[str, int]]]  # a minute, an expression, a
 
 @pytest.fixture
 def evaluate(promtool: Promtool, tmp_path: Path) -> Callable[..., None]:
-    """`evaluate(series, *checks)`: each expression must have its samples then."""
+    """Checks that each expression has its samples then: `evaluate(series, *checks)`."""
 
     def run(series: list[dict[str, str]], *checks: Check) -> None:
         expected = [
@@ -182,7 +184,7 @@ FIRING_TOGETHER = 'count by (channel) (ALERTS{alertstate="firing",channel!=""}) 
 
 
 def firing(alerts: dict[str, str | None]) -> list[tuple[str, int]]:
-    """What FIRING has, by channel."""
+    """Returns the samples of FIRING, by channel."""
     return [(f'{{alertname="{alert}",channel="{channel}"}}', 1) for channel, alert in alerts.items() if alert]
 
 

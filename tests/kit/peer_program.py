@@ -13,7 +13,7 @@ from kit.daemons import DEADLINE, eventually
 
 
 class Server:
-    """What answers over HTTP. `address["HTTP"]` is where it listens: host and port in one text."""
+    """A server that answers over HTTP. `address["HTTP"]` is where it listens: host and port in one text."""
 
     def __init__(self, address: dict[str, str]) -> None:
         self.address = address

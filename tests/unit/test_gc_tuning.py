@@ -16,7 +16,6 @@ class Node:
 
 
 def dropped_circle() -> "weakref.ref[Node]":
-    """An old one, that is garbage now."""
     node: Any = Node()
     node.self = node
     gc.collect()

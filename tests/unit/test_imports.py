@@ -1,4 +1,4 @@
-"""What a start loads, which the contracts of import-linter in pyproject.toml do not see."""
+"""Modules that a start loads, which the contracts of import-linter in pyproject.toml do not see."""
 
 import subprocess
 import sys

@@ -16,7 +16,7 @@ from gnsqd.log import JSONLogger, Level, Logger
 
 
 def info(*arguments: object) -> str:
-    """The text of the line, behind its level."""
+    """Returns the text of the line, behind its level."""
     stream = io.StringIO()
     Logger("[x] ", Level.INFO, stream).info(*arguments)  # type: ignore[arg-type]
     match = re.fullmatch(r"\[x\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} INFO: (.*)\n", stream.getvalue())

@@ -88,7 +88,6 @@ def test_config_value_that_would_be_misprinted_is_refused(config: dict[str, Any]
 
 @pytest.fixture
 def writer() -> ModuleType:
-    """The script that writes them."""
     return load_writer("write_options")
 
 

@@ -1,4 +1,4 @@
-"""What a greenlet's death brings about; faults/test_crashes.py kills those of a running daemon."""
+"""The death of a greenlet; faults/test_crashes.py kills those of a running daemon."""
 
 import io
 from collections.abc import Iterator

@@ -45,17 +45,15 @@ def topic_with(around: Fakes, *names: str) -> tuple[Topic, list[Channel]]:
 
 
 def in_order(channel: Channel) -> list[bytes]:
-    """Queued messages, in order of publication."""
     return bodies_of(sorted(take_all(channel), key=lambda message: (message.timestamp, message.id)))
 
 
 def counts(thing: Topic | Channel) -> tuple[int, int, int]:
-    """Messages rejected, dropped and expired."""
     return thing.queue.rejected, thing.queue.dropped, thing.queue.expired
 
 
 def enforce(topic: Topic) -> None:
-    """What the loop does."""
+    """Enforces bounds as the loop does."""
     assert topic.bounds is not None
     while topic.bounds.enforce():
         pass
@@ -196,7 +194,7 @@ def test_room_among_many_idle_channels_is_found_without_looking_at_all_of_them_f
 
 
 def publish_old(around: Fakes, topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
-    """An hour ago."""
+    """Publishes as an hour ago."""
     topic.put_messages(around.messages(*bodies, deferred=deferred, age=60 * MINUTE))
     topic.commit()
     settle()

@@ -18,7 +18,7 @@ def take(channel: Channel, consumer: FakeConsumer, window: int = 100, sample_rat
 
 
 def counts(channel: Channel) -> tuple[int, int, int, int]:
-    """(depth, of it on disk, in flight, deferred)."""
+    """Returns depth, depth on disk, number in flight and number deferred."""
     return channel.depth, channel.queue.backend.count, len(channel.in_flight), channel.deferred_count
 
 
@@ -111,7 +111,6 @@ def test_emptied_channel_has_room_again_though_its_disk_refused(fakes: Build, mo
 
 @pytest.fixture
 def shared(fakes: Build, consumers: Consumers) -> tuple[Fakes, Channel]:
-    """A channel whose three consumers wait."""
     around = fakes()
     channel = around.channel()
     for consumer in consumers:
@@ -208,7 +207,7 @@ def test_consumers_share_what_comes_equally(shared: tuple[Fakes, Channel], consu
 
 
 def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(fakes: Build, consumers: Consumers) -> None:
-    """The wall clock, which due times on disk go by, may have been set back."""
+    # The wall clock, which due times on disk go by, may have been set back.
     around = fakes(max_req_timeout=MINUTE)
     channel = around.channel()
     channel.put_messages([], around.messages(b"x", deferred=1000 * MINUTE))

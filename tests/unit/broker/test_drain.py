@@ -1,4 +1,4 @@
-"""What a drain does at its edges; how it looks from outside is in behaviour/test_drain."""
+"""The edges of a drain; behaviour/test_drain has how it looks from outside."""
 
 import pytest
 from gevent import sleep, spawn
@@ -21,7 +21,7 @@ class Watched(Drain):
 
 
 def fill(around: Fakes, count: int, prefix: str = "t") -> None:
-    """Topics without channels, the nth with n messages."""
+    """Creates topics without channels, the nth with n messages."""
     for number in range(1, count + 1):
         around.registry.get_topic(f"{prefix}{number}").publish([b"x"] * number)
 

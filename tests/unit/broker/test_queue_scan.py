@@ -68,7 +68,7 @@ def workers(around: Fakes) -> int:
 
 
 def in_flight(around: Fakes, channel: Channel, count: int, timeout: int = MS) -> list[bytes]:
-    """Let `count` messages of `channel` be in flight; their ids."""
+    """Lets `count` messages of `channel` be in flight, and returns their ids."""
     channel.put_messages(around.messages(*[b"x"] * count))
     taken: list[bytes] = []
     while len(taken) < count:

@@ -30,7 +30,7 @@ def numbered(around: Fakes, count: int, first: int = 0) -> list[Message]:
 
 
 def drain(channel: Channel, consumer: FakeConsumer) -> list[bytes]:
-    """Finish all, as the rules allow."""
+    """Finishes all, as the rules allow."""
     seen = []
     while batch := take(channel, consumer):
         seen += bodies_of(batch)

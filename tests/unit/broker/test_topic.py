@@ -41,17 +41,16 @@ def publish(topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
 
 
 def waiting(channel: Channel) -> list[bytes]:
-    """The bodies of all that is queued in `channel`."""
     return sorted(bodies_of(take_all(channel)))
 
 
 def refuse(payloads: list[bytes]) -> None:
-    """As `put_many` of a backend queue on a disk that is full."""
+    """Fails as `put_many` of a backend queue does on a disk that is full."""
     raise StorageError("no space left on device")
 
 
 def refuse_and_note(attempts: list[int]) -> Callable[[list[bytes]], None]:
-    """The same, and the number of payloads goes to `attempts`."""
+    """Returns a function that does the same, and notes the number of payloads in `attempts`."""
 
     def put_many(payloads: list[bytes]) -> None:
         attempts.append(len(payloads))
@@ -61,13 +60,12 @@ def refuse_and_note(attempts: list[int]) -> Callable[[list[bytes]], None]:
 
 
 def eventually_tried_again(attempts: list[int]) -> None:
-    """By the pump, all by itself."""
+    """Waits for the pump, which tries again all by itself."""
     before = len(attempts)
     eventually(lambda: len(attempts) > before + 2)
 
 
 def wait_for(topic: Topic, name: str, depth: int) -> Channel:
-    """The channel of that name once it has `depth` messages."""
     channel = topic.get_channel(name)
     eventually(lambda: channel.depth == depth)
     return channel

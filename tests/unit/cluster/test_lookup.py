@@ -1,4 +1,4 @@
-"""What nsqlookupd receives about a live broker, what that does not wait for, and the channels it returns."""
+"""Registrations of a live broker at nsqlookupd, what does not wait for them, and the channels it returns."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -62,7 +62,7 @@ def ours(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def reported(lookupd: FakeLookupd, expected: list[str], connection: int = 0) -> None:
-    """The connection received that, after its IDENTIFY."""
+    """Waits until the connection received that, after its IDENTIFY."""
     eventually(lambda: len(lookupd.lines) > connection and len(lookupd.lines[connection]) > len(expected))
     assert lookupd.lines[connection] == ["IDENTIFY", *expected]
 
@@ -152,7 +152,7 @@ class Names:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
-    """The name server that is asked, and often."""
+    """Replaces the name server, which is asked often."""
     names = Names()
     monkeypatch.setattr("gevent.socket.getaddrinfo", names.getaddrinfo)
     monkeypatch.setattr(lookup, "RESOLVE_PAUSE", 0.001)
@@ -165,7 +165,7 @@ def has_peers(ours: Daemon, *addresses: str) -> None:
 
 
 def asked_again(names: Names) -> None:
-    """All names were looked up after what the caller did."""
+    """Waits until all names were looked up after what the caller did."""
     count = len(names.asked)
     eventually(lambda: len(names.asked) >= count + 2 * len(names.addresses))
 

@@ -46,7 +46,6 @@ MakePeer = Callable[..., Peer]
 
 
 def failure(peer: Peer, command: str = "PING") -> tuple[str, str]:
-    """Which command failed, and the error."""
     with pytest.raises(LookupdError) as caught:
         peer.command(command)
     assert not peer.connected

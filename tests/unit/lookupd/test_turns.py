@@ -22,7 +22,6 @@ LOG = Logger("", Level.FATAL)
 
 
 def turns_during(action: Callable[[], object]) -> int:
-    """How often another greenlet had its turn."""
     count = 0
 
     def other() -> None:
@@ -40,7 +39,7 @@ def turns_during(action: Callable[[], object]) -> int:
 
 
 def registered(kind: str) -> Registrant:
-    """An nsqd with many topics, or with many channels of one topic."""
+    """Registers an nsqd with many topics, or with many channels of one topic."""
     registrant = Registrant(RegistrationDB(0), PeerInfo("x", broadcast_address="b", http_port=1), LOG)
     for number in range(MANY):
         registrant.register(*((f"t{number}", "") if kind == "topics" else ("t", f"c{number}")))

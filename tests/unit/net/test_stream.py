@@ -27,7 +27,6 @@ def plain_chunk(data: bytes) -> bytes:
 
 
 def pieces(layer: Layer, data: bytes) -> list[bytes]:
-    """What each call decodes, until nothing is pending."""
     found = [layer.decode(data)]
     while layer.pending:
         found.append(layer.decode(b""))
@@ -52,7 +51,7 @@ layers = pytest.mark.parametrize("make_layer", [deflate, SnappyLayer])
 
 
 def test_stack_is_pending_or_ended_with_any_of_its_layers() -> None:
-    """The upper layer is nearer to the codec."""
+    # The upper layer is nearer to the codec.
     stack = Stack(deflate(), SnappyLayer())
     assert zlib.decompressobj(-15).decompress(stack.encode(OK_FRAME)) == FRAMED_OK
     many = IDENTIFIER + plain_chunk(b"x") + plain_chunk(b"y" * 1000) * 2000

@@ -29,7 +29,7 @@ class Peer:
         self.tls.set_connect_state()
 
     def handshake(self, step: int = 1 << 20) -> "Peer":
-        """The layer gets `step` bytes at a time."""
+        """Gives the layer `step` bytes at a time."""
         while not self.layer.established:
             with contextlib.suppress(SSL.WantReadError):
                 self.tls.do_handshake()

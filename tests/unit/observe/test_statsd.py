@@ -53,7 +53,7 @@ def log() -> io.StringIO:
 
 @pytest.fixture
 def start(registry: Registry, log: io.StringIO) -> Iterator[Start]:
-    """Push by these options until the end of the test."""
+    """Pushes by these options until the end of the test."""
     started = []
 
     def start(options: Options) -> Statsd:
@@ -68,7 +68,7 @@ def start(registry: Registry, log: io.StringIO) -> Iterator[Start]:
 
 
 def options_for(address: str, **others: Any) -> Options:
-    """All in one packet, and often. The daemon takes no interval as short as that; then all packets leave at once."""
+    """Puts all in one packet, more often than the daemon allows."""
     values: dict[str, Any] = {"statsd_mem_stats": False, "statsd_prefix": "", "statsd_udp_packet_size": 65000} | others
     return Options(statsd_address=address, statsd_interval=20 * MILLISECOND, **values)
 
@@ -84,7 +84,7 @@ def counts(packet: str) -> dict[str, int]:
 
 
 def next_counts(receiver: Receiver, condition: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-    """Those of the next push that satisfies `condition`."""
+    """Returns those of the next push that satisfies `condition`."""
     with gevent.Timeout(DEADLINE):
         while not condition(found := counts(receiver.packet())):
             pass
@@ -135,7 +135,7 @@ def test_host_may_be_a_name_or_left_out(host: str, receiver: Receiver, start: St
 
 @pytest.fixture
 def hanging_look_ups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names that were looked up; none is ever found."""
+    """Returns the names that were looked up; none is ever found."""
     names = []
 
     def getaddrinfo(host: str, *arguments: object, **options: object) -> list[object]:

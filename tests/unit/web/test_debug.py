@@ -1,5 +1,4 @@
-"""What looking at greenlets costs the others, and what is noted of them; the pages are judged in
-behaviour/test_http_debug."""
+"""The cost of looking at greenlets; the pages are judged in behaviour/test_http_debug."""
 
 import re
 import signal

@@ -1,5 +1,4 @@
-"""What endpoints do when the broker or the disk refuses, and in which order: what no daemon can be made to show from
-outside. All else about them is in behaviour/test_http."""
+"""Endpoints when the broker or the disk refuses, and their order: what no daemon can be made to show from outside."""
 
 import io
 import time

@@ -1,5 +1,4 @@
-"""What a router makes of errors of handlers, of long answers and of queries. Paths, methods and the form of answers are
-judged, with the real daemon too, in behaviour/test_http and test_http_matrix."""
+"""A router with errors of handlers, long answers and queries. behaviour/test_http_matrix judges the rest."""
 
 import io
 import json

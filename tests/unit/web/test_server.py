@@ -74,7 +74,7 @@ class Running:
         return client
 
     def ends(self) -> None:
-        """Every connection's greenlet is over."""
+        """Waits until every connection's greenlet is over."""
         gevent.joinall(self.greenlets, timeout=DEADLINE, raise_error=True)
         assert all(greenlet.dead for greenlet in self.greenlets)
 
@@ -97,7 +97,6 @@ def running() -> Iterator[Running]:
 
 @pytest.fixture
 def secure(tmp_path: Path) -> Iterator[Running]:
-    """The same with TLS."""
     cert, key = issue("server").write(tmp_path / "server")
     context = build_context(Options(tls_cert=cert, tls_key=key))
     assert context is not None
@@ -105,7 +104,6 @@ def secure(tmp_path: Path) -> Iterator[Running]:
 
 
 def read_responses(client: socket, count: int) -> list[bytes]:
-    """The bodies of the next `count` responses."""
     bodies: list[bytes] = []
     data = b""
     while len(bodies) < count:
@@ -123,7 +121,6 @@ def read_responses(client: socket, count: int) -> list[bytes]:
 
 
 def read_all(client: socket) -> bytes:
-    """Up to the end; a reset is one too."""
     data = b""
     with suppress(ConnectionError):
         while more := client.recv(65536):
@@ -133,7 +130,7 @@ def read_all(client: socket) -> bytes:
 
 @contextmanager
 def dripping(client: socket) -> Iterator[None]:
-    """Meanwhile the client sends a byte now and then."""
+    """Sends a byte now and then meanwhile."""
 
     def drip() -> None:
         while True:
@@ -148,7 +145,6 @@ def dripping(client: socket) -> Iterator[None]:
 
 
 def post(size: int, *headers: bytes) -> bytes:
-    """The head of a request whose body has `size` bytes."""
     return b"\r\n".join([b"POST /pub HTTP/1.1", b"Host: x", b"Content-Length: %d" % size, *headers, b"", b""])
 
 

@@ -1,4 +1,4 @@
-"""What of the protocol's greenlets no client can bring about at will; the rest is in behaviour/."""
+"""Turns of the protocol's greenlets that no client can bring about at will; the rest is in behaviour/."""
 
 import gc
 import socket
@@ -44,12 +44,12 @@ class Served:
         self._greenlets: list[Any] = []
 
     def start(self, name: str) -> Any:
-        """A greenlet in `IOLoop` or `messagePump`, which has to end with the client."""
+        """Starts a greenlet in `IOLoop` or `messagePump`, which has to end with the client."""
         self._greenlets.append(spawn(getattr(self.session, name)))
         return self._greenlets[-1]
 
     def channel(self, *bodies: bytes, rdy: int) -> Channel:
-        """A channel with these messages, of which the client takes."""
+        """Returns a channel with these messages, of which the client takes."""
         self._channel = channel = self.around.channel()
         channel.put_messages(self.around.messages(*bodies))
         self.client.delivering = channel
@@ -57,7 +57,7 @@ class Served:
         return channel
 
     def fill(self) -> None:
-        """The client reads nothing, and there is no more room."""
+        """Fills the socket, as a client that reads nothing does."""
         try:
             while True:
                 self.ours.send(bytes(65536))
@@ -172,7 +172,7 @@ def test_client_does_not_keep_a_deleted_topic_to_which_it_published(serve: Calla
 
 @pytest.mark.parametrize("data", [b"NOPE\n", b"PUB t\n\0\0\0\5x"])
 def test_session_of_a_client_that_failed_is_freed_at_once(serve: Callable[..., Served], data: bytes) -> None:
-    """No reference cycle, such as of an error and its traceback, keeps it until the next collection."""
+    # No reference cycle, such as of an error and its traceback, keeps it until the next collection.
     served = serve()
     gc.collect()
     gc.disable()
@@ -226,7 +226,7 @@ def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
 
 
 def test_command_that_waited_before_its_body_came_may_wait_again(serve: Callable[..., Served]) -> None:
-    """The topic of this MPUB is made before the body is there, and then there are too many messages for one step."""
+    # The topic of this MPUB is made before the body is there, and then there are too many messages for one step.
     served = serve()
     served.start("IOLoop")
     body = struct.pack(">i", 3000) + 3000 * b"\0\0\0\1x"
@@ -239,7 +239,7 @@ def test_command_that_waited_before_its_body_came_may_wait_again(serve: Callable
 
 @pytest.mark.parametrize("delivering", [False, True])
 def test_answer_waits_for_room_in_the_socket(serve: Callable[..., Served], delivering: bool) -> None:
-    """Also behind a message that is on its way."""
+    # Also behind a message that is on its way.
     served = serve()
     topic = served.around.registry.get_topic("t")
     topic.commit()
@@ -339,7 +339,7 @@ def test_command_behind_a_refused_publish_has_no_effect(
 
 
 def test_all_topics_are_written_before_a_client_waits_or_is_refused(serve: Callable[..., Served]) -> None:
-    """So a topic that drops what it cannot write drops nothing of another client."""
+    # So a topic that drops what it cannot write drops nothing of another client.
     served = serve()
     around, context = served.around, served.around.stores.context
     around.registry.attach(around.environment._replace(open_store=lambda name: RefusingStore(name, context)))
