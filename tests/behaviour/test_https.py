@@ -26,7 +26,7 @@ NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTT
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
 
 
-class Files(NamedTuple):
+class TLSFiles(NamedTuple):
     """PEM files: what the daemon is started with, and key pairs of clients."""
 
     flags: list[str]
@@ -36,15 +36,15 @@ class Files(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def files(identities: dict[str, KeyPair], tls_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Files:
+def files(identities: dict[str, KeyPair], tls_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
     authority, _ = identities["authority"]
     flags = [*tls_flags, f"--tls-root-ca-file={authority}"]
     unsigned = issue("unsigned").write(tmp_path_factory.mktemp("unsigned") / "client")
-    return Files(flags, authority, identities["known"], unsigned)
+    return TLSFiles(flags, authority, identities["known"], unsigned)
 
 
 @pytest.fixture(scope="module")
-def shared(module_factory: DaemonFactory, files: Files) -> Daemon:
+def shared(module_factory: DaemonFactory, files: TLSFiles) -> Daemon:
     return module_factory(*files.flags)
 
 
@@ -54,7 +54,7 @@ def https_address(nsqd: Daemon) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-def client_context(files: Files, identity: KeyPair | None = None) -> ssl.SSLContext:
+def client_context(files: TLSFiles, identity: KeyPair | None = None) -> ssl.SSLContext:
     context = tls_context(files.authority, None, None, True)
     if identity is not None:
         context.load_cert_chain(*identity)
@@ -95,7 +95,7 @@ def post(target: str, body: bytes = b"") -> bytes:
 # Requests
 
 
-def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daemon, files: Files) -> None:
+def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daemon, files: TLSFiles) -> None:
     rows = [
         (head("GET /ping"), 200, "OK"),
         (head("OPTIONS *"), 200, ""),
@@ -116,7 +116,7 @@ def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daem
     assert names <= {topic["topic_name"] for topic in json.loads(body)["topics"]}
 
 
-def test_headers_and_log_lines_are_those_of_plain_http(shared: Daemon, files: Files) -> None:
+def test_headers_and_log_lines_are_those_of_plain_http(shared: Daemon, files: TLSFiles) -> None:
     with connect(shared, client_context(files)) as sock:
         port = sock.getsockname()[1]
         sock.sendall(head("GET /ping?logged", "Connection: close"))
@@ -130,7 +130,7 @@ def test_headers_and_log_lines_are_those_of_plain_http(shared: Daemon, files: Fi
         assert {**headers, "Date": ""} == {**plain_headers, "Date": ""}, what
 
 
-def test_client_that_offers_http_2_gets_http_1_1(shared: Daemon, files: Files) -> None:
+def test_client_that_offers_http_2_gets_http_1_1(shared: Daemon, files: TLSFiles) -> None:
     context = client_context(files)
     context.set_alpn_protocols(["h2", "http/1.1"])
     with connect(shared, context) as sock:
@@ -177,7 +177,9 @@ PATHS = ["GET /ping", "GET /info", "GET /stats", "GET /nope", "GET //ping", "POS
 
 
 @pytest.mark.parametrize("value", ["false", "tcp-https", "true"])
-def test_tls_required_closes_plain_http_only_when_true(nsqd_factory: DaemonFactory, files: Files, value: str) -> None:
+def test_tls_required_closes_plain_http_only_when_true(
+    nsqd_factory: DaemonFactory, files: TLSFiles, value: str
+) -> None:
     nsqd = nsqd_factory(*files.flags, f"--tls-required={value}")
     assert request(nsqd, client_context(files), "GET /ping")[2] == b"OK"
     if value != "true":
@@ -193,7 +195,7 @@ def test_tls_required_closes_plain_http_only_when_true(nsqd_factory: DaemonFacto
     assert json.loads(request(nsqd, client_context(files), "GET /stats?format=json")[2])["topics"] == []
 
 
-def test_refusal_names_port_0_where_there_is_no_https(nsqd_factory: DaemonFactory, files: Files) -> None:
+def test_refusal_names_port_0_where_there_is_no_https(nsqd_factory: DaemonFactory, files: TLSFiles) -> None:
     nsqd = nsqd_factory(*files.flags, "--tls-required", "--https-address=")
     assert nsqd.http("GET", "/ping")[2] == b'{"message": "TLS_REQUIRED", "https_port": 0}'
     assert "HTTPS: " not in nsqd.log()
@@ -201,7 +203,7 @@ def test_refusal_names_port_0_where_there_is_no_https(nsqd_factory: DaemonFactor
 
 @pytest.mark.parametrize("policy", ["require", "require-verify"])
 def test_client_needs_the_certificate_that_the_policy_asks_for(
-    nsqd_factory: DaemonFactory, files: Files, policy: str
+    nsqd_factory: DaemonFactory, files: TLSFiles, policy: str
 ) -> None:
     nsqd = nsqd_factory(*files.flags, f"--tls-client-auth-policy={policy}")
 
@@ -224,7 +226,7 @@ def test_client_needs_the_certificate_that_the_policy_asks_for(
 # The listener
 
 
-def test_https_works_without_plain_http(nsqd_factory: DaemonFactory, files: Files) -> None:
+def test_https_works_without_plain_http(nsqd_factory: DaemonFactory, files: TLSFiles) -> None:
     nsqd = nsqd_factory(*files.flags, "--http-address=", "--tls-required")
     info = json.loads(request(nsqd, client_context(files), "GET /info")[2])
     assert (info["http_port"], info["tcp_port"]) == (0, nsqd.tcp_address[1])
@@ -235,7 +237,7 @@ def test_without_a_certificate_there_is_no_https(nsqd_factory: DaemonFactory) ->
     assert "HTTPS: " not in nsqd_factory("--https-address=is not even looked at").log()
 
 
-def test_exit_closes_the_listener_and_its_connections(nsqd_factory: DaemonFactory, files: Files) -> None:
+def test_exit_closes_the_listener_and_its_connections(nsqd_factory: DaemonFactory, files: TLSFiles) -> None:
     nsqd = nsqd_factory(*files.flags)
     with connect(nsqd, client_context(files)) as idle, open_socket(https_address(nsqd), DEADLINE) as stuck:
         idle.sendall(head("GET /ping"))

@@ -14,7 +14,7 @@ import pytest
 
 from kit.daemons import DEADLINE, accepted_at_end, address_of, eventually, free_port, run_to_end
 from kit.http_api import read_all
-from kit.lookupds import REAL_COMMAND, Lookupd, LookupdPair, Nsqd, handles_signals, normal, own_lookupd_command
+from kit.lookupds import REAL_COMMAND, Lookupd, LookupdPair, Registrant, handles_signals, normal, own_lookupd_command
 
 pytestmark = pytest.mark.peer
 
@@ -110,7 +110,7 @@ def test_values_of_the_config_file_take_effect_and_flags_win(start: Start, tmp_p
     ours, real = start(f"--config={config}", "--broadcast-address=c", "--log-prefix=q ")
     for lookupd in (ours, real):
         assert lookupd.log().startswith("q ")
-        with Nsqd(lookupd) as nsqd:
+        with Registrant(lookupd) as nsqd:
             assert nsqd.identity["broadcast_address"] == "c"
             nsqd.register("t")
             lookupd.ask("/topic/tombstone?topic=t&node=b:2", "POST")
@@ -149,7 +149,7 @@ def test_signal_ends_connections_and_exits_with_0(start: Start, number: signal.S
     for lookupd in start():
         greetings = [(address_of(lookupd.tcp_address), b"  V1PING\n")]
         greetings.append((address_of(lookupd.http_address), b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"))
-        with Nsqd(lookupd) as nsqd:
+        with Registrant(lookupd) as nsqd:
             accepted = accepted_at_end(greetings, partial(lookupd.terminate, number))
             assert accepted == [], "connected again as soon as they were closed"
             assert lookupd.process is not None

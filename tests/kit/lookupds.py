@@ -201,7 +201,7 @@ def lists_sorted(value: Any) -> Any:
     return sorted(map(lists_sorted, value), key=json.dumps) if isinstance(value, list) else value
 
 
-class Nsqd:
+class Registrant:
     """The connection of a pretended nsqd, which has identified itself unless `identity` is None; `with` closes it."""
 
     def __init__(self, lookupd: Lookupd, identity: dict[str, object] | None = IDENTITY) -> None:
@@ -231,7 +231,7 @@ class Nsqd:
         self.file.close()
         self.sock.close()
 
-    def __enter__(self) -> "Nsqd":
+    def __enter__(self) -> "Registrant":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from kit.daemons import DEADLINE, eventually
 
 
-class Server:
+class JSONServer:
     """A server that answers over HTTP. `address["HTTP"]` is where it listens: host and port in one text."""
 
     def __init__(self, address: dict[str, str]) -> None:
@@ -30,7 +30,7 @@ class Server:
             connection.close()
 
 
-class PeerProgram(Server):
+class PeerProgram(JSONServer):
     """One program; `with` ends it."""
 
     def __init__(

@@ -11,12 +11,12 @@ import pytest
 from gnsqd import gc_tuning
 
 
-class Node:
+class CircleMember:
     pass
 
 
-def dropped_circle() -> "weakref.ref[Node]":
-    node: Any = Node()
+def dropped_circle() -> "weakref.ref[CircleMember]":
+    node: Any = CircleMember()
     node.self = node
     gc.collect()
     return weakref.ref(node)

@@ -146,7 +146,7 @@ class App:
         return self.get(answer.headers["Location"]) if answer.status == 303 else answer
 
     def api(self, method: str, path: str, **body: str) -> tuple[int, Any]:
-        """As peer_program.Server.ask."""
+        """As peer_program.JSONServer.ask."""
         answer = self.ask(method, path, json.dumps(body).encode() if body else b"")
         return answer.status, answer.json()
 

@@ -15,7 +15,7 @@ from benchmarks.lanes import DIRECTORY_PREFIX, is_ours
 from benchmarks.latency import get_times, percentile
 from benchmarks.row import MEGABYTES, MILLISECONDS, Load, Measurement
 from kit.daemons import Daemon, eventually, interpreter
-from kit.lookupds import IDENTITY, REAL_COMMAND, Lookupd, Nsqd
+from kit.lookupds import IDENTITY, REAL_COMMAND, Lookupd, Registrant
 from kit.observers import resident_bytes
 
 GROUP = 10  # nsqds that share a topic
@@ -37,7 +37,7 @@ def many_nsqds(daemon: Daemon, load: Load) -> Measurement:
     ):
         memory = [resident_bytes(lookupd)]
         nsqds = [
-            stack.enter_context(Nsqd(lookupd, {**IDENTITY, "broadcast_address": f"nsqd-{number}.example.com"}))
+            stack.enter_context(Registrant(lookupd, {**IDENTITY, "broadcast_address": f"nsqd-{number}.example.com"}))
             for number in range(load.stored // 200)
         ]
         for number, nsqd in enumerate(nsqds):
@@ -58,7 +58,7 @@ def many_nsqds(daemon: Daemon, load: Load) -> Measurement:
     return Measurement(parts=dict(zip(FIGURES, figures, strict=True)))
 
 
-def ping(nsqds: Sequence[Nsqd], stop: threading.Event) -> None:
+def ping(nsqds: Sequence[Registrant], stop: threading.Event) -> None:
     """Each of them every PING_SECONDS, until `stop`."""
     for nsqd in cycle(nsqds):
         if stop.wait(PING_SECONDS / len(nsqds)):

@@ -123,7 +123,7 @@ def test_a_topic_that_is_going_away_takes_nothing(fakes: Build, monkeypatch: pyt
     assert around.registry.topics["t.c.dead"].depth == 1
 
 
-class Watched:
+class CommittingTopic:
     """A topic that calls `commit` in place of its own."""
 
     def __init__(self, topic: Topic, commit: Callable[[], None]) -> None:
@@ -137,7 +137,7 @@ class Watched:
 def watch(around: Fakes, monkeypatch: pytest.MonkeyPatch, commit: Callable[[Topic], None]) -> None:
     get_topic = around.registry.get_topic
     dead = get_topic("t.c.dead")
-    watched: Any = Watched(dead, lambda: commit(dead))
+    watched: Any = CommittingTopic(dead, lambda: commit(dead))
     monkeypatch.setattr(around.registry, "get_topic", lambda name: watched if name == dead.name else get_topic(name))
 
 

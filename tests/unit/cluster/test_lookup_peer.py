@@ -19,7 +19,7 @@ from kit.daemons import free_port
 from unit.cluster.fake_lookupd import FakeLookupd, answer, info, obliging
 
 
-class Peer(LookupPeer):
+class RegisteringPeer(LookupPeer):
     """A peer that registers `topics`."""
 
     def __init__(self, address: str, max_body_size: int = 1000) -> None:
@@ -36,16 +36,16 @@ class Peer(LookupPeer):
 
 
 @pytest.fixture
-def peer() -> Iterator[Callable[..., Peer]]:
+def peer() -> Iterator[Callable[..., RegisteringPeer]]:
     with ExitStack() as stack:
-        yield lambda *args: stack.enter_context(closing(Peer(*args)))
+        yield lambda *args: stack.enter_context(closing(RegisteringPeer(*args)))
 
 
 Lookupd = Callable[..., FakeLookupd]
-MakePeer = Callable[..., Peer]
+MakePeer = Callable[..., RegisteringPeer]
 
 
-def failure(peer: Peer, command: str = "PING") -> tuple[str, str]:
+def failure(peer: RegisteringPeer, command: str = "PING") -> tuple[str, str]:
     with pytest.raises(LookupdError) as caught:
         peer.command(command)
     assert not peer.connected

@@ -124,7 +124,7 @@ def test_an_inherited_socket_is_left_to_its_owner_and_given_up_where_that_is_gon
         pass
 
 
-class Server:
+class NotingServer:
     """Notes how it is shut down."""
 
     def __init__(self, listener: Listener) -> None:
@@ -139,7 +139,7 @@ def test_servers_are_closed_whatever_their_clients_do(monkeypatch: pytest.Monkey
     for name in ("CLOSE_SECONDS", "CUT_SECONDS"):
         monkeypatch.setattr(gnsqd.net.listener, name, 0.02)
     with listening("127.0.0.1:0") as one, listening("127.0.0.1:0") as other:
-        servers = [Server(one), Server(other)]
+        servers = [NotingServer(one), NotingServer(other)]
         endless = gevent.spawn(Event().wait)
         other.greenlets.add(endless)
         close_servers(servers)

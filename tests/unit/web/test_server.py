@@ -35,7 +35,7 @@ ROWS = (
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class API:
+class SmallAPI:
     def ping(self, request: Request) -> str:
         return "OK"
 
@@ -58,7 +58,7 @@ class Running:
         log = Logger("", Level.INFO, self.log)
         listener = Listener("127.0.0.1:0")
         self.address = ("127.0.0.1", listener.port)
-        router = Router(API(), Options(), log, ROWS)
+        router = Router(SmallAPI(), Options(), log, ROWS)
         self.server = HTTPServer(listener, router, 0, 0, log, self.spawn, new_tls)
         self.accepting = gevent.spawn(self.server.serve)
         self.clients: list[socket] = []
