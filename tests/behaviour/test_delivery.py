@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kit.daemons import Daemon, eventually
+from kit.handover import queued_and_in_flight
 from kit.nsq_client import MESSAGE, Client, Message, parse_message, sized
-from kit.traffic import DaemonFactory, create, finish, post, publish
+from kit.traffic import DaemonFactory, create, finish, post, publish, wait_for
 
 FLAGS = ["--msg-timeout=1s", "--max-msg-timeout=2s", "--max-req-timeout=2s"]
 LATE = 8.0  # seconds that a scan may be late; the real daemon's first takes up to 5
@@ -59,17 +59,6 @@ def consume(nsqd: Daemon, topic: str, channel: str = "c", rdy: int = 0, **fields
     return client
 
 
-def settles(nsqd: Daemon, topic: str, **expected: int) -> dict[str, Any]:
-    """Waits for these statistics of channel `c`, and returns all; `waiting` is `depth` with the deferred messages."""
-
-    def stats() -> dict[str, Any] | None:
-        found = nsqd.channel_stats(topic, "c")
-        found["waiting"] = found["depth"] + found["deferred_count"]
-        return found if all(found.get(key) == value for key, value in expected.items()) else None
-
-    return eventually(stats, f"{topic}: {expected}")
-
-
 def next_message(client: Client) -> Message:
     while (frame := client.frame(LATE)).type != MESSAGE:
         pass
@@ -105,7 +94,7 @@ def test_client_never_has_more_in_flight_than_its_rdy(patient: Daemon, topic: st
         client.command(b"RDY 0")
         for id in ids[2:]:
             client.command(b"FIN " + id)
-        settles(patient, topic, in_flight_count=4, depth=11)
+        wait_for(patient, topic, "c", in_flight_count=4, depth=11)
         assert client.nothing_arrives(0.3)
 
 
@@ -131,7 +120,7 @@ def test_consumers_of_a_channel_share_its_messages(patient: Daemon, topic: str) 
             worker.result()
     assert sorted(received[0] + received[1]) == sorted(bodies)
     assert all(received)
-    assert settles(patient, topic, in_flight_count=0)["timeout_count"] == 0
+    assert wait_for(patient, topic, "c", in_flight_count=0)["timeout_count"] == 0
 
 
 def test_every_channel_gets_every_message_once(patient: Daemon, topic: str) -> None:
@@ -151,7 +140,9 @@ def test_unfinished_message_times_out_and_comes_again(nsqd: Daemon, publisher: C
         publisher.publish(topic, b"late")
         first = client.message()
         client.command(b"RDY 0")
-        stats = settles(nsqd, topic, timeout_count=1, requeue_count=0, in_flight_count=0, depth=1, message_count=1)
+        stats = wait_for(
+            nsqd, topic, "c", timeout_count=1, requeue_count=0, in_flight_count=0, depth=1, message_count=1
+        )
         assert stats["clients"][0]["in_flight_count"] == 0
         client.command(b"FIN " + first.id)
         assert client.error() == b"E_FIN_FAILED FIN %b failed ID not in flight" % first.id
@@ -169,7 +160,7 @@ def test_time_out_is_the_clients_own_or_the_daemons(nsqd: Daemon, topic: str, pu
             assert again.attempts == 2
             assert shortest < time.monotonic() - began < shortest + LATE
             client.command(b"FIN " + again.id)
-            settles(nsqd, topic, in_flight_count=0)
+            wait_for(nsqd, topic, "c", in_flight_count=0)
 
 
 def test_time_outs_are_on_time_among_many_channels(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
@@ -195,7 +186,7 @@ def test_messages_of_a_client_that_left_stay_in_flight_until_they_time_out(
     publisher.publish(topic, b"x")
     first = client.message()
     client.close()
-    settles(nsqd, topic, client_count=0)
+    wait_for(nsqd, topic, "c", client_count=0)
     with consume(nsqd, topic, rdy=1) as other:
         assert next_message(other) == first._replace(attempts=2)
         assert time.monotonic() - began > 1.9
@@ -209,7 +200,7 @@ def test_touch_keeps_a_message_but_not_past_max_msg_timeout(nsqd: Daemon, publis
             assert client.nothing_arrives(0.2)
             client.command(b"TOUCH " + id)
         client.command(b"FIN " + id)
-        assert settles(nsqd, topic, in_flight_count=0)["timeout_count"] == 0
+        assert wait_for(nsqd, topic, "c", in_flight_count=0)["timeout_count"] == 0
 
         began = time.monotonic()
         publisher.publish(topic, b"given up")
@@ -218,7 +209,7 @@ def test_touch_keeps_a_message_but_not_past_max_msg_timeout(nsqd: Daemon, publis
             client.command(b"TOUCH " + id)
             assert time.monotonic() - began < LATE
         assert time.monotonic() - began > 1.9
-        assert settles(nsqd, topic, timeout_count=1)["in_flight_count"] == 1
+        assert wait_for(nsqd, topic, "c", timeout_count=1)["in_flight_count"] == 1
 
 
 def stuck_and_healthy(
@@ -274,7 +265,7 @@ def test_requeue_at_once_puts_a_message_behind_the_others_and_counts(patient: Da
             assert consumer.message() == first._replace(attempts=attempts)
         consumer.command(b"FIN " + first.id)
         assert finish(consumer, 1) == [second._replace(attempts=4)]
-        settles(patient, topic, in_flight_count=0, message_count=2, requeue_count=6, depth=0, deferred_count=0)
+        wait_for(patient, topic, "c", in_flight_count=0, message_count=2, requeue_count=6, depth=0, deferred_count=0)
 
         def client_counts() -> list[int]:
             (client,) = patient.channel_stats(topic, "c")["clients"]
@@ -291,7 +282,8 @@ def test_requeue_with_delay_holds_the_message_back(
     message = consumer.message()
     began = time.monotonic()
     consumer.send(b"RDY 0\nREQ %b 700\n" % message.id)
-    settles(nsqd, topic, waiting=1, in_flight_count=0, requeue_count=1)
+    eventually(lambda: queued_and_in_flight(nsqd, topic, "c") == (1, 0))
+    wait_for(nsqd, topic, "c", requeue_count=1)
     consumer.command(b"RDY 1")
     assert next_message(consumer) == message._replace(attempts=2)
     assert time.monotonic() - began > 0.65
@@ -317,7 +309,8 @@ def test_deferred_message_counts_at_once_and_is_delivered_when_due(
     now = consumer.message()
     assert now.body == b"now"
     consumer.send(b"RDY 0\nFIN %b\n" % now.id)
-    settles(nsqd, topic, waiting=1, in_flight_count=0, message_count=2)
+    eventually(lambda: queued_and_in_flight(nsqd, topic, "c") == (1, 0))
+    wait_for(nsqd, topic, "c", message_count=2)
     consumer.command(b"RDY 1")
     later = next_message(consumer)
     assert (later.body, later.attempts) == (b"later", 1)
@@ -342,7 +335,7 @@ def test_paused_channel_still_times_out_and_lets_deferred_messages_become_due(
     post(nsqd, f"/channel/pause?topic={topic}&channel=c")
     publisher.command(f"DPUB {topic} 300".encode(), b"deferred")
     assert publisher.response() == b"OK"
-    settles(nsqd, topic, depth=2, timeout_count=1, in_flight_count=0, deferred_count=0, paused=True)
+    wait_for(nsqd, topic, "c", depth=2, timeout_count=1, in_flight_count=0, deferred_count=0, paused=True)
     assert consumer.nothing_arrives(0.3)
     post(nsqd, f"/channel/unpause?topic={topic}&channel=c")
     bodies = []

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, open_socket, own_command
+from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, interpreter, open_socket, own_command
 from kit.faulty_gnsqd import Faults
 from kit.http_api import ask
 from kit.nsq_client import Client, mpub_body
@@ -130,7 +130,7 @@ def test_the_status_follows_a_drain(manager: Manager, gnsqd_factory: DaemonFacto
 
 def test_the_exit_is_the_last_that_it_reports(manager: Manager, tmp_path: Path) -> None:
     manager.watch(0.2)
-    faults = Faults(tmp_path / "faults", own_command())
+    faults = Faults(tmp_path / "faults", interpreter(own_command()))
     with Daemon(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd:
         assert ask(nsqd, "POST /pub?topic=t", b"kept") == (200, "OK")
         faults.set({"call": "fsync", "name": "*", "hold": True})  # in a thread, so that greenlets go on
@@ -158,7 +158,7 @@ def test_the_watchdog_is_fed(manager: Manager, gnsqd_factory: DaemonFactory) -> 
 
 def test_the_watchdog_starves_when_nothing_gets_its_turn(manager: Manager, tmp_path: Path) -> None:
     manager.watch(0.1)
-    faults = Faults(tmp_path / "faults", own_command())
+    faults = Faults(tmp_path / "faults", interpreter(own_command()))
     with Daemon(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd, Client(nsqd.tcp_address) as publisher:
         faults.set({"call": "pwrite", "name": "*.diskqueue.*", "hold": True})
         publisher.command(b"MPUB t", mpub_body(b"kept"))

@@ -10,9 +10,6 @@ from pathlib import Path
 
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.lookupds import Lookupd
-from kit.traffic import post
-
-__all__ = ["Pretender", "Program", "is_registered", "port", "post"]
 
 
 def port(nsqd: Daemon) -> int:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from urllib.parse import urlencode
 
 from gnsqd import testing
 from gnsqd.testing import last_flag as last_flag
@@ -198,21 +199,21 @@ class Daemon:
 
         Its topics are a list, also where the daemon has null because it does not know that topic.
         """
-        query = "".join(f"&{key}={value}" for key, value in (("topic", topic), ("channel", channel)) if value)
-        status, _, body = self.http("GET", f"/stats?format=json{query}")
+        query = {"format": "json"} | ({"topic": topic} if topic else {}) | ({"channel": channel} if channel else {})
+        status, _, body = self.http("GET", f"/stats?{urlencode(query)}")
         assert status == 200, (status, body)
         answer: dict[str, Any] = json.loads(body)
         answer["topics"] = answer["topics"] or []
         return answer
 
+    def topic_stats(self, topic: str, channel: str | None = None) -> dict[str, Any]:
+        """Returns the statistics of one topic; {} while it does not exist."""
+        return next(iter(self.stats(topic, channel)["topics"]), {})
+
     def channel_stats(self, topic: str, channel: str) -> dict[str, Any]:
         """Returns the statistics of one channel; {} while it does not exist."""
-        for found in self.stats(topic, channel)["topics"]:
-            for entry in found["channels"] or []:
-                if entry["channel_name"] == channel:
-                    result: dict[str, Any] = entry
-                    return result
-        return {}
+        channels = self.topic_stats(topic, channel).get("channels") or []
+        return next((entry for entry in channels if entry["channel_name"] == channel), {})
 
     def log(self) -> str:
         """Returns what the current (or last) process printed so far."""

@@ -40,17 +40,12 @@ class Rule(TypedDict, total=False):
 
 
 class Faults:
-    """Rules for the daemons started by `command`, one at a time."""
+    """Rules for the daemons started by `command`, one at a time; it is made of the Python that runs gnsqd."""
 
-    def __init__(self, control: Path, own_command: list[str]) -> None:
+    def __init__(self, control: Path, python: list[str]) -> None:
         self._control = control
-        self._own_command = own_command
+        self.command = ["env", f"{VARIABLE}={control}", *python, "-P", __file__]
         self.set()
-
-    @property
-    def command(self) -> list[str]:
-        """The argv that starts gnsqd under these rules."""
-        return ["env", f"{VARIABLE}={self._control}", _interpreter(self._own_command), "-P", __file__]
 
     def set(self, *rules: Rule) -> None:
         """Replaces all rules; none lets everything pass."""
@@ -63,13 +58,6 @@ class Faults:
     def hits(self) -> list[str]:
         """Returns `{call} {path}` each time that one of the present rules took effect."""
         return self._hits.read_text().splitlines() if self._hits.exists() else []
-
-
-def _interpreter(own_command: list[str]) -> str:
-    if "-m" in own_command:
-        return own_command[0]
-    first = Path(own_command[0]).read_bytes().split(b"\n", 1)[0]
-    return first.decode().removeprefix("#!").split()[0]
 
 
 class _Control:

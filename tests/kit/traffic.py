@@ -1,6 +1,7 @@
 """Traffic that tests make again and again, each kind in one call: create, publish, take."""
 
 from collections.abc import Callable
+from typing import Any
 
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import MESSAGE, RESPONSE, Client, Frame, Message, parse_message
@@ -68,11 +69,11 @@ def all_done(client: Client) -> list[Message]:
     return messages
 
 
-def wait_for(nsqd: Daemon, topic: str, channel: str, **figures: int) -> None:
-    """Waits until the statistics of the channel have these, such as `depth=3`."""
+def wait_for(nsqd: Daemon, topic: str, channel: str = "", **figures: object) -> dict[str, Any]:
+    """Waits until the statistics of the channel, or else the topic, have these, such as `depth=3`; returns all."""
 
-    def reached() -> bool:
-        stats = nsqd.channel_stats(topic, channel)
-        return all(stats.get(name) == value for name, value in figures.items())
+    def reached() -> dict[str, Any] | None:
+        stats = nsqd.channel_stats(topic, channel) if channel else nsqd.topic_stats(topic)
+        return stats if stats and all(stats.get(name) == value for name, value in figures.items()) else None
 
-    eventually(reached, f"{topic}:{channel} with {figures}")
+    return eventually(reached, f"{topic}:{channel} with {figures}")
