@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kit.daemons import Daemon
-from kit.http_api import ask, message, topic_stats
+from kit.http_api import ask, message
 from kit.nsq_client import Client, mpub_body
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -39,7 +39,7 @@ def test_mpub_text_has_lines_of_any_length(shared: Daemon, topic: str) -> None:
     expected = [0, 0]
 
     def count() -> list[int]:
-        stats = topic_stats(shared, topic)
+        stats = shared.topic_stats(topic)
         return [stats["message_count"], stats["message_bytes"]]
 
     for end in (b"", b"\n", b"\n\n"):
@@ -104,7 +104,7 @@ def test_pausing_takes_effect_and_is_on_disk_when_it_is_answered(nsqd: Daemon) -
     ]:
         post(nsqd, target)
         assert paused_in_metadata(nsqd) == expected
-        assert [topic_stats(nsqd, "t")["paused"], nsqd.channel_stats("t", "c")["paused"]] == expected
+        assert [nsqd.topic_stats("t")["paused"], nsqd.channel_stats("t", "c")["paused"]] == expected
 
 
 def test_info_reports_addresses_and_limits(nsqd_factory: DaemonFactory) -> None:

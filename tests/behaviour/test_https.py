@@ -17,7 +17,7 @@ import pytest
 from gnsqd.shared.client import tls_context
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket
-from kit.http_api import JSON, V1, exchange, head, message, read_all, split_responses, topic_stats
+from kit.http_api import JSON, V1, exchange, head, message, read_all, split_responses
 from kit.traffic import DaemonFactory
 
 KeyPair = tuple[str, str]
@@ -105,7 +105,7 @@ def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daem
         (post("/mpub?topic=every", b"a\nb\n"), 200, "OK"),
     ]
     assert ask_all(shared, client_context(files), b"".join(row[0] for row in rows)) == [row[1:] for row in rows]
-    assert topic_stats(shared, "every")["message_count"] == 3
+    assert shared.topic_stats("every")["message_count"] == 3
     status, _, body = request(shared, client_context(files), "POST /pub?topic=every", b"x" * 2_000_000)
     assert (status, body.decode()) == (413, message("MSG_TOO_BIG"))
     names = {f"long{number}" for number in range(400)}

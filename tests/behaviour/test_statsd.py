@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from kit.daemons import DEADLINE, Daemon, eventually, free_port, own_command
-from kit.http_api import ask, topic_stats
+from kit.http_api import ask
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post
 
@@ -193,10 +193,10 @@ def test_latencies_are_those_of_stats(nsqd_factory: DaemonFactory, receiver: Pus
         consumer.subscribe("t", "c", rdy=1)
         publish(nsqd, "t", b"x")
         consumer.command(b"FIN " + consumer.message().id)
-        eventually(lambda: topic_stats(nsqd, "t")["e2e_processing_latency"]["count"] == 1)
+        eventually(lambda: nsqd.topic_stats("t")["e2e_processing_latency"]["count"] == 1)
         receiver.push("topic.t.channel.c.e2e_processing_latency_12")  # this one may have begun before
         push = receiver.push("topic.t.channel.c.e2e_processing_latency_12")
-        row = topic_stats(nsqd, "t")
+        row = nsqd.topic_stats("t")
     expected = []
     for name, thing in (("topic.t", row), ("topic.t.channel.c", row["channels"][0])):
         values = [int(each["value"]) for each in thing["e2e_processing_latency"]["percentiles"]]

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.client import HTTPResponse
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kit.daemons import DEADLINE, Address, Daemon, open_socket
 
@@ -34,11 +34,6 @@ def refusals(nsqd: Daemon, requests: Iterable[str], before: str = "") -> dict[st
         error = re.fullmatch(r'{"message":"(\w+)"}', body)
         found[request] = status, error[1] if error else f"no error: {body}"
     return found
-
-
-def topic_stats(nsqd: Daemon, name: str) -> dict[str, Any]:
-    (topic,) = nsqd.stats(name)["topics"]
-    return dict(topic)
 
 
 def head(line: str, *headers: str) -> bytes:
