@@ -76,12 +76,12 @@ def ask_all(nsqd: Daemon, context: ssl.SSLContext, data: bytes) -> list[tuple[in
 
 
 def request(
-    nsqd: Daemon, context: ssl.SSLContext, what: str, body: bytes | None = None
+    nsqd: Daemon, context: ssl.SSLContext, what: str, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
     connection = http.client.HTTPSConnection(*https_address(nsqd), timeout=DEADLINE, context=context)
     method, target = what.split(" ", 1)
     try:
-        connection.request(method, target, body)
+        connection.request(method, target, body, headers or {})
         response = connection.getresponse()
         return response.status, response.headers, response.read()
     finally:
