@@ -167,10 +167,11 @@ screens: ## the pictures of gnsqadmin
 release-check: ## sdist, plain wheel and compiled wheel, each built, installed in an empty environment and started
 	@.ci/release-check
 
-lint: ## ruff
+lint: ## ruff, and what may import what
 	@.ci/install --dependencies .venv dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	@PYTHONPATH=contrib .venv/bin/lint-imports --no-logo --no-cache
 
 # With Spark installed, whose types the Spark side needs.
 types: ## mypy

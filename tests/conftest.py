@@ -69,13 +69,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What collecting made stays, so the collector need not look at it again and again."""
+    """Freezes what collecting made, so that the collector need not look at it again and again."""
     gc.collect()
     gc.freeze()
 
 
 def missing(reason: str) -> NoReturn:
-    """Skip the test, or fail it where nothing may be missing."""
+    """Skips the test, or fails it where nothing may be missing."""
     if os.environ.get("GNSQD_REQUIRE_PEERS") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -90,13 +90,13 @@ def _find_peer(name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def peer_binary() -> Callable[[str], Path]:
-    """Path of a program of the real NSQ by name; skips the test where it is not built."""
+    """Finds a program of the real NSQ by name; skips the test where it is not built."""
     return _find_peer
 
 
 @pytest.fixture(scope="session")
 def nsqjs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the directory of nsqjs's drivers, with the packages of its lock file installed; for `node` to run."""
+    """Copies the directory of nsqjs's drivers, and installs the packages of its lock file; for `node` to run."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         missing("nsqjs needs node and npm")
@@ -116,7 +116,7 @@ def nsqjs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["gnsqd", pytest.param("nsqd", marks=pytest.mark.peer)])
 def daemon_command(request: pytest.FixtureRequest) -> list[str]:
-    """How to start the daemon under test: the argv before the flags."""
+    """Returns the argv before the flags of the daemon under test."""
     return own_command() if request.param == "gnsqd" else [str(_find_peer("nsqd"))]
 
 
@@ -146,25 +146,23 @@ def _factory(request: pytest.FixtureRequest, command: list[str], tmp_path: Path)
 
 @pytest.fixture
 def nsqd_factory(request: pytest.FixtureRequest, daemon_command: list[str], tmp_path: Path) -> Iterator[DaemonFactory]:
-    """Start daemons of the kind under test: `nsqd_factory("--mem-queue-size=0")`; closed at the end of the test."""
+    """Starts daemons of the kind under test, until the end of the test: `nsqd_factory("--mem-queue-size=0")`."""
     yield from _factory(request, daemon_command, tmp_path)
 
 
 @pytest.fixture
 def nsqd(nsqd_factory: DaemonFactory) -> Daemon:
-    """A running daemon of the kind under test, default flags."""
     return nsqd_factory()
 
 
 @pytest.fixture
 def gnsqd_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DaemonFactory]:
-    """Start gnsqd daemons; closed at the end of the test."""
+    """Starts gnsqd daemons, until the end of the test."""
     yield from _factory(request, own_command(), tmp_path)
 
 
 @pytest.fixture
 def gnsqd(gnsqd_factory: DaemonFactory) -> Daemon:
-    """A running gnsqd, default flags."""
     return gnsqd_factory()
 
 

@@ -38,7 +38,7 @@ class MacOS:
         self.command = ["env", f"{VARIABLE}={syncs}", *python, "-P", __file__]
 
     def syncs(self) -> list[tuple[str, str]]:
-        """Each call, and the name of the file or directory, so far."""
+        """Returns each call so far, with the name of the file or directory."""
         lines = [line.split(" ", 1) for line in self._syncs.read_text().splitlines()]
         return [(call, Path(path).name) for call, path in lines]
 

@@ -27,7 +27,7 @@ def _peer_command() -> list[str]:
 def module_factory(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Daemon]]:
-    """Start daemons of the kind under test that run until the end of the module: `module_factory(*flags)`."""
+    """Starts daemons of the kind under test that run until the end of the module: `module_factory(*flags)`."""
     command = own_command() if request.param == "gnsqd" else _peer_command()
     daemons: list[Daemon] = []
 
@@ -44,13 +44,11 @@ def module_factory(
 
 @pytest.fixture(scope="session")
 def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
-    """Key pairs, as `write_identities` names them."""
     return write_identities(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")
 def tls_flags(identities: dict[str, tuple[str, str]]) -> list[str]:
-    """For a daemon with TLS."""
     cert, key = identities["server"]
     return [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0"]
 
@@ -67,13 +65,12 @@ def publisher(nsqd: Daemon) -> Client:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic name that no other test uses."""
     return f"topic{next(_numbers)}"
 
 
 @pytest.fixture
 def lookupd_pair(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Iterator[LookupdPair]:
-    """Both nsqlookupds, ours first."""
+    """Starts both nsqlookupds, ours first."""
     peer_binary("nsqlookupd")
     with (
         Lookupd(own_lookupd_command(), tmp_path / "gnsqlookupd") as ours,

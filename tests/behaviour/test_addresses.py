@@ -1,4 +1,4 @@
-"""Where the daemon listens, and how that and its clients are shown: IPv4, IPv6, unix sockets (NSQD-COMPAT 1.4)."""
+"""Addresses of the daemon and of its clients: IPv4, IPv6, unix sockets (NSQD-COMPAT 1.4)."""
 
 import json
 import os
@@ -31,7 +31,6 @@ def has_ipv6() -> bool:
 
 
 def link_local() -> tuple[str, str] | None:
-    """Address and interface, of the first interface that has one."""
     try:
         lines = Path("/proc/net/if_inet6").read_text().splitlines()
     except FileNotFoundError:
@@ -53,7 +52,7 @@ def listening_on(nsqd: Daemon, kind: str = "TCP") -> str:
 
 @contextmanager
 def consumer(nsqd: Daemon, address: Address, topic: str = "t") -> Iterator[tuple[Client, dict[str, Any]]]:
-    """A client that has consumed what it published itself, and what the statistics have of it."""
+    """Yields a client that has consumed its own message, and its statistics."""
     with Client(address) as client:
         client.publish(topic, b"x")
         client.subscribe(topic, "c", 1)
@@ -69,7 +68,7 @@ def info(nsqd: Daemon) -> dict[str, Any]:
 
 
 def start_and_fail(command: list[str], directory: Path, *flags: str) -> str:
-    """What the last line of a daemon that does not start says."""
+    """Returns the reason in the last line of a daemon that does not start."""
     flags = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={directory}", *flags)
     result = run_to_end(command, *flags)
     assert result.returncode == 1, result
@@ -287,7 +286,7 @@ def test_socket_files_have_the_mode_that_the_umask_leaves_and_go_at_exit(
 def test_name_is_relative_to_the_working_directory_or_abstract(
     nsqd_factory: DaemonFactory, tmp_path: Path, address: str
 ) -> None:
-    """Without a name the kernel chooses one in the abstract namespace."""
+    # Without a name the kernel chooses one in the abstract namespace.
     address = address.format(unique=f"nsqd-{os.getpid()}")
     data_path = tmp_path / "data"  # it runs there
     data_path.mkdir()
@@ -327,7 +326,7 @@ def test_path_that_is_taken_stays(nsqd_factory: DaemonFactory, daemon_command: l
 
 
 def test_socket_of_a_killed_daemon_is_replaced(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    """The real daemon does not start before somebody has removed it."""
+    # The real daemon does not start before somebody has removed it.
     nsqd = gnsqd_factory(f"--tcp-address={tmp_path}/t.sock", f"--http-address={tmp_path}/h.sock")
     nsqd.kill()
     with consumer(nsqd.start(), nsqd.tcp_address):
@@ -335,7 +334,7 @@ def test_socket_of_a_killed_daemon_is_replaced(gnsqd_factory: DaemonFactory, tmp
 
 
 def named_client(address: Address, name: str) -> Client:
-    """On a unix socket whose own end has a name too, if that isn't empty."""
+    """Connects from a unix socket that has this name, if it is not empty."""
     client = Client(address, magic=b"")
     client.sock.close()
     client.sock = socket.socket(socket.AF_UNIX)

@@ -37,7 +37,6 @@ def server(running_server: AuthServer) -> AuthServer:
 
 @pytest.fixture(scope="module")
 def shared(module_factory: DaemonFactory, running_server: AuthServer) -> Daemon:
-    """One daemon for all the tests that need nothing but an auth server."""
     return module_factory(f"--auth-http-address={running_server.address}")
 
 
@@ -53,7 +52,7 @@ def admitted(nsqd: Daemon) -> Client:
 
 
 def ask(nsqd: Daemon, data: bytes) -> list[Frame]:
-    """All that comes for `data` and an empty command, after which the daemon ends the connection if it did not."""
+    """Sends `data` and an empty command, which ends the connection, and returns all answers to `data`."""
     with Client(nsqd.tcp_address) as client:
         client.send(data + b"\n")
         frames = split_frames(client.recv_until_closed())
@@ -69,7 +68,7 @@ AUTH = b"AUTH\n" + sized(b"secret")
 
 
 def warnings(nsqd: Daemon, secret: str = "secret") -> list[str]:
-    """What is in the log of failures; the real daemon also logs secrets."""
+    """Returns the failures in the log; the real daemon also logs secrets."""
     text = nsqd.log().replace(f"secret={secret}", "secret=***")
     return re.findall(r" WARNING: PROTOCOL\(V2\): \[[^]]+\] AUTH failed (.*)", text)
 
@@ -100,7 +99,7 @@ def test_server_is_asked_with_what_is_known_of_the_client(shared: Daemon, server
 def test_server_can_be_asked_by_post(
     gnsqd_factory: DaemonFactory, server: AuthServer, redirect: str, lines: list[bytes]
 ) -> None:
-    """What nsqd sends in nsq's development branch, which has the option; recorded at commit 3103474b."""
+    # What nsqd sends in nsq's development branch, which has the option; recorded at commit 3103474b.
     away, granted = response("", redirect, "Location: /auth2"), grant(EVERYTHING)
     server.reset(lambda target: away if redirect and target == "/auth" else granted)
     nsqd = gnsqd_factory(f"--auth-http-address={server.address}", "--auth-http-request-method=post")
@@ -391,7 +390,7 @@ def test_client_gets_nothing_that_is_logged(shared: Daemon, server: AuthServer) 
 
 
 def publish_until_asked(client: Client, server: AuthServer, topic: str) -> Frame:
-    """Publish until that makes the daemon ask the server again; the answer to that."""
+    """Publishes until the daemon asks the server again, and returns the answer to that."""
     asked = len(server.requests)
 
     def answer() -> Frame | None:
@@ -538,7 +537,7 @@ def test_server_asks_for_https(module_factory: DaemonFactory, root: str, https: 
 def test_client_may_upgrade_after_auth(
     module_factory: DaemonFactory, identities: dict[str, tuple[str, str]], tls_flags: list[str], server: AuthServer
 ) -> None:
-    """A certificate that is not asked for is not sent."""
+    # A certificate that is not asked for is not sent.
     server.reset(grant(EVERYTHING, ttl=1))
     nsqd = module_factory(*tls_flags, f"--auth-http-address={server.address}")
     with UpgradedClient(nsqd.tcp_address) as client:
@@ -606,10 +605,12 @@ def test_exit_does_not_wait_for_auth_servers(gnsqd_factory: DaemonFactory, serve
     gnsqd = gnsqd_factory(f"--auth-http-address={server.address}", "--http-client-request-timeout=1h")
     server.awake.clear()
     with ExitStack() as stack:
-        for _ in range(50):
-            stack.enter_context(Client(gnsqd.tcp_address)).send(AUTH)
+        clients = [stack.enter_context(Client(gnsqd.tcp_address)) for _ in range(50)]
+        for client in clients:
+            client.send(AUTH)
         eventually(lambda: len(server.requests) == 50)
         assert gnsqd.terminate() == 0
+        assert {client.recv_until_closed() for client in clients} == {b""}
 
 
 def test_secrets_are_not_logged(gnsqd_factory: DaemonFactory, server: AuthServer) -> None:

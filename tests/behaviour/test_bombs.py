@@ -19,7 +19,6 @@ def shared(module_factory: DaemonFactory) -> Daemon:
 
 
 def filled(before: bytes, filling: bytes, after: bytes) -> bytes:
-    """With as much filling as is let in."""
     return before + filling * ((LARGEST - len(before) - len(after)) // len(filling)) + after
 
 
@@ -50,7 +49,7 @@ def test_identify_with_a_bomb_for_json_is_read_or_refused(shared: Daemon, body: 
 
 
 def test_identify_larger_than_any_is_refused_before_it_is_there(gnsqd: Daemon) -> None:
-    """The real daemon takes up to max-body-size, five million bytes of JSON, and has a core for each."""
+    # The real daemon takes up to max-body-size, five million bytes of JSON, and has a core for each.
     with Client(gnsqd.tcp_address) as client:
         client.send(b"IDENTIFY\n" + struct.pack(">i", LARGEST + 1))
         assert client.frame() == (ERROR, b"E_BAD_BODY IDENTIFY body too big 32769 > 32768")

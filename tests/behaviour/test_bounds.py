@@ -4,7 +4,7 @@ import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.exposition import labels, series
-from kit.http_api import ask, message, topic_stats
+from kit.http_api import ask, message
 from kit.nsq_client import Client, mpub_body
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
@@ -16,8 +16,8 @@ memory = pytest.mark.parametrize("memory", ["--mem-queue-size=10000", "--mem-que
 
 
 def assert_refused(nsqd: Daemon, reason: str, topic: str = "t") -> None:
-    """Every way to publish to it is, in nsqd's words for a message that could not be put, and so is nothing else."""
-    before = topic_stats(nsqd, topic)["message_count"]
+    """Checks that every way to publish is refused in nsqd's words for a message that could not be put."""
+    before = nsqd.topic_stats(topic)["message_count"]
     for name, line, body in (
         ("PUB", f"PUB {topic}", BODY),
         ("DPUB", f"DPUB {topic} 60000", BODY),
@@ -30,7 +30,7 @@ def assert_refused(nsqd: Daemon, reason: str, topic: str = "t") -> None:
     for command in ("pub?", "pub?defer=1000&", "mpub?", "mpub?binary=true&"):
         body = mpub_body(BODY) if "binary" in command else BODY
         assert ask(nsqd, f"POST /{command}topic={topic}", body) == (503, message(f"FULL: {reason}"))
-    assert topic_stats(nsqd, topic)["message_count"] == before
+    assert nsqd.topic_stats(topic)["message_count"] == before
     assert ask(nsqd, "GET /ping") == (200, "OK")
     assert ask(nsqd, "GET /readyz") == (200, "OK")
 
@@ -39,19 +39,19 @@ REFUSED = 8  # messages that assert_refused tries to publish
 
 
 def figures(nsqd: Daemon, what: str, topic: str = "t") -> list[float]:
-    """How many messages were dropped, ...: of the topic, and of its channel `c`."""
+    """Returns a figure of messages, such as `dropped`, of the topic and of its channel `c`."""
     found = series(nsqd.http("GET", "/metrics")[2])
     of_channel = found.get((f"gnsqd_channel_{what}_messages_total", labels(topic=topic, channel="c")), -1)
     return [found[f"gnsqd_topic_{what}_messages_total", labels(topic=topic)], of_channel]
 
 
 def consume(nsqd: Daemon, count: int) -> list[bytes]:
-    """That many messages of `t:c`, finished, in order of publication."""
+    """Finishes messages of `t:c`, and returns them in order of publication."""
     return [found.body for found in sorted(take(nsqd, "t", "c", count), key=lambda found: (found.timestamp, found.id))]
 
 
 def die(nsqd: Daemon, durability: str, *flags: str) -> None:
-    """By SIGKILL where that may cost nothing; the next one has these flags."""
+    """Restarts with these flags, after SIGKILL where that may cost nothing."""
     if durability != "--durability=none":
         nsqd.kill()
     nsqd.restart(*flags)
@@ -97,7 +97,7 @@ def test_ephemeral_channel_refuses_nobody(gnsqd_factory: DaemonFactory) -> None:
     create(nsqd, "t", "c%23ephemeral")
     for depth in range(5):
         publish(nsqd, "t", b"x")
-        assert topic_stats(nsqd, "t")["channels"][0]["depth"] == depth + 1
+        assert nsqd.topic_stats("t")["channels"][0]["depth"] == depth + 1
 
 
 @durability
@@ -114,7 +114,7 @@ def test_full_channel_drops_the_oldest(gnsqd_factory: DaemonFactory, durability:
     assert figures(nsqd, "dropped", "nobody") == [5, -1]
     die(nsqd, durability)
     wait_for(nsqd, "t", "c", depth=5)
-    assert topic_stats(nsqd, "nobody")["depth"] == 5
+    assert nsqd.topic_stats("nobody")["depth"] == 5
     publish(nsqd, "t", b"13", b"14", b"15")
     assert figures(nsqd, "dropped") == [0, 3]
     found = consume(nsqd, 5)
@@ -173,7 +173,7 @@ def test_messages_that_are_too_old_are_dropped(gnsqd_factory: DaemonFactory, dur
         for topic in ("t", "nobody"):  # with these the journals have what expired
             post(nsqd, f"/pub?topic={topic}&defer=3600000", b"later")
     die(nsqd, durability, "--message-ttl=1h", durability, memory)
-    assert topic_stats(nsqd, "nobody")["depth"] == 1  # the later one
+    assert nsqd.topic_stats("nobody")["depth"] == 1  # the later one
     assert sum(nsqd.channel_stats("t", "c")[key] for key in ("depth", "deferred_count")) == 1
     publish(nsqd, "t", b"6")
     assert consume(nsqd, 1) == [b"6"]

@@ -18,7 +18,7 @@ def nsqd(module_factory: DaemonFactory, tls_flags: list[str]) -> Daemon:
 
 
 def send_raw(client: Client, raw: bytes) -> None:
-    """Past the layers, as far as the daemon takes it."""
+    """Sends past the layers, as far as the daemon takes it."""
     try:
         client.sock.sendall(raw)
     except OSError:
@@ -127,13 +127,13 @@ def test_last_block_of_deflate_ends_the_connection(nsqd: Daemon) -> None:
 
 
 def deflate_zeros() -> bytes:
-    """1 GiB, in blocks of which none needs another."""
+    """Returns 1 GiB, in blocks of which none needs another."""
     compress = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     return (compress.compress(bytes(1 << 20)) + compress.flush(zlib.Z_FULL_FLUSH)) * 1024
 
 
 def snappy_zeros() -> bytes:
-    """128 MiB, which is as much as snappy makes of 6."""
+    """Returns 128 MiB, which is as much as snappy makes of 6."""
     return block(bytes(SNAPPY_BLOCK)) * 2048
 
 

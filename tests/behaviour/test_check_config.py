@@ -128,7 +128,7 @@ def test_file_may_be_a_pipe(tmp_path: Path) -> None:
 
 
 def test_many_unknown_keys_are_reported_in_little_time(check: Check) -> None:
-    """To find the nearest key takes a millisecond: this is done for the first hundred."""
+    # To find the nearest key takes a millisecond: this is done for the first hundred.
     lines = problems(check(free_addresses(*FREE) + "".join(f"mem_queue_siz{n} = 1\n" for n in range(20_000))))
     hints = [line.partition("; ")[2] for line in lines]
     assert hints == ["did you mean mem_queue_size?"] * 100 + [""] * 19_900

@@ -25,13 +25,13 @@ FATAL = rf"\[nsqd\] {DATE}\.\d{{6}} FATAL: "
 
 @pytest.fixture
 def run(daemon_command: list[str], tmp_path: Path) -> Run:
-    """Run the daemon to its end, with `flags`, in an empty directory."""
+    """Runs the daemon to its end, with `flags`, in an empty directory."""
     return lambda *flags: run_to_end(daemon_command, *flags, cwd=tmp_path)
 
 
 @pytest.fixture
 def run_started(daemon_command: list[str], tmp_path: Path) -> Run:
-    """The same with an interpreter of its own, as users start it."""
+    """Does the same with an interpreter of its own, as users start it."""
     return lambda *flags: call(daemon_command, tmp_path, *flags)
 
 
@@ -41,13 +41,12 @@ def call(command: list[str], directory: Path, *flags: str) -> Result:
 
 @pytest.fixture
 def run_own(tmp_path: Path) -> Run:
-    """Run gnsqd to its end, for what only it does."""
     return lambda *flags: run_to_end(own_command(), *flags, cwd=tmp_path)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """Write a config file; the flag that names it."""
+    """Writes a config file and returns the flag that names it."""
 
     def write(text: str) -> str:
         path = tmp_path / "nsqd.cfg"
@@ -63,7 +62,7 @@ def usage(command: tuple[str, ...]) -> str:
 
 
 def refusal(result: Result) -> str:
-    """The text behind the last FATAL line of a daemon that did not start."""
+    """Returns the text behind the last FATAL line of a daemon that did not start."""
     assert result.returncode == 1, result
     line = result.stderr.splitlines()[-1]
     match = re.fullmatch(FATAL + "(.*)", line)
@@ -271,31 +270,62 @@ def test_metadata_that_cannot_be_loaded_is_fatal(run: Run, tmp_path: Path, conte
         assert refusal(result) == f"failed to load metadata - {text.format(path=path)}"
 
 
+RULES_FORM = "<topic>:<channel>:rate=<n>:burst=<n>:ordered=true:idle_timeout=<duration>:idle_policy="
+RULES_FORM += "pause|empty|delete|none"
+NO_DEMO = "--demo has clients without TLS and AUTH: leave out"
+
+
 @pytest.mark.parametrize(
-    ("flags", "limit"),
+    ("flags", "text"),
     [
-        (["--mem-queue-size=-1"], ">= 0"),
-        (["--sync-timeout=0"], "> 0"),
-        (["--output-buffer-timeout=0"], "> 0"),
-        (["--queue-scan-selection-count=-1"], ">= 0"),
-        (["--statsd-interval=1s", "--statsd-address=127.0.0.1:1"], "> 1s"),
-        (["--e2e-processing-latency-window-time=1ns", "--e2e-processing-latency-percentile=1"], "> 1ns"),
+        # With these the real daemon crashes or hangs later.
+        (["--mem-queue-size=-1"], "--mem-queue-size must be >= 0"),
+        (["--sync-timeout=0"], "--sync-timeout must be > 0"),
+        (["--output-buffer-timeout=0"], "--output-buffer-timeout must be > 0"),
+        (["--queue-scan-selection-count=-1"], "--queue-scan-selection-count must be >= 0"),
+        (["--statsd-interval=1s", "--statsd-address=127.0.0.1:1"], "--statsd-interval must be > 1s"),
+        (
+            ["--e2e-processing-latency-window-time=1ns", "--e2e-processing-latency-percentile=1"],
+            "--e2e-processing-latency-window-time must be > 1ns",
+        ),
         # of gnsqd alone
-        *(([f"--{name}=-1"], ">= 0") for name in ("max-channel-depth", "max-topic-bytes", "min-free-disk")),
-        (["--message-ttl=-1ns"], ">= 0"),
-        (["--overflow-policy=drop"], 'reject, drop-oldest or drop-idle, not "drop"'),
-        (["--sigterm=Drain"], 'exit or drain, not "Drain"'),
-        (["--durability=Disk"], 'none, process or disk, not "Disk"'),
-        (["--max-attempts=-1"], "[0,65535]"),
-        (["--max-attempts=65536"], "[0,65535]"),
-        (["--auth-http-request-method=PUT"], "post or get"),
+        *(([f"--{name}=-1"], f"--{name} must be >= 0") for name in ("max-channel-depth", "max-topic-bytes")),
+        (["--min-free-disk=-1"], "--min-free-disk must be >= 0"),
+        (["--message-ttl=-1ns"], "--message-ttl must be >= 0"),
+        (["--max-defer-time=-1s"], "--max-defer-time must be >= 0"),
+        (["--overflow-policy=drop"], '--overflow-policy must be reject, drop-oldest or drop-idle, not "drop"'),
+        (["--sigterm=Drain"], '--sigterm must be exit or drain, not "Drain"'),
+        (["--durability=Disk"], '--durability must be none, process or disk, not "Disk"'),
+        (["--max-attempts=-1"], "--max-attempts must be [0,65535]"),
+        (["--max-attempts=65536"], "--max-attempts must be [0,65535]"),
+        (["--auth-http-request-method=PUT"], "--auth-http-request-method must be post or get"),
+        (["--http-auth-server"], "--http-auth-server needs --auth-http-address"),
+        (["--enable-experiment=warp"], '--enable-experiment must be topology-aware-consumption, not "warp"'),
+        (["--retention-bytes=1000000"], "--retention-bytes needs --durability"),
+        (["--durability=process", "--retention-time=1h"], "--retention-time needs --retention-bytes"),
+        (["--durability=process", "--retention-bytes=-1"], "--retention-bytes must be >= 0"),
+        (["--channel-rules=t:c"], f'--channel-rules must be {RULES_FORM}, not "t:c"'),
+        (["--channel-rules=t:c:speed=1"], f'--channel-rules must be {RULES_FORM}, not "t:c:speed=1"'),
+        (["--channel-rules=t:c:rate=fast"], '--channel-rules: invalid rate in "t:c:rate=fast"'),
+        (["--channel-rules=t:c:burst=0"], '--channel-rules: invalid burst in "t:c:burst=0"'),
+        (
+            ["--channel-rules=t:*:idle_timeout=3"],
+            '--channel-rules: invalid idle_timeout (expected: a duration such as 72h) in "t:*:idle_timeout=3"',
+        ),
+        (
+            ["--channel-rules=t:c:idle_policy=x"],
+            '--channel-rules: invalid idle_policy (expected: pause, empty, delete, none) in "t:c:idle_policy=x"',
+        ),
+        (["--demo"], "--demo needs --dev"),
+        (["--demo", "--dev", "--data-path=/tmp"], "--demo has a temporary data path: leave out --data-path"),
+        (["--demo", "--dev", "--tls-required=tcp-https"], f"{NO_DEMO} --tls-required"),
+        (["--demo", "--dev", "--tls-client-auth-policy=require"], f"{NO_DEMO} --tls-client-auth-policy"),
+        (["--demo", "--dev", "--auth-http-address=127.0.0.1:1"], f"{NO_DEMO} --auth-http-address"),
     ],
 )
-def test_value_gnsqd_cannot_run_with_is_one_fatal_line_and_exit_1(run_own: Run, flags: list[str], limit: str) -> None:
-    """With the first ones the real daemon crashes or hangs later."""
+def test_value_gnsqd_cannot_run_with_is_one_fatal_line_and_exit_1(run_own: Run, flags: list[str], text: str) -> None:
     result = run_own("--log-level=fatal", *flags)
-    name = flags[0].partition("=")[0]
-    assert refusal(result) == f"failed to instantiate nsqd - {name} must be {limit}"
+    assert refusal(result) == f"failed to instantiate nsqd - {text}"
     assert result.stderr.count("\n") == 1
 
 
@@ -456,15 +486,8 @@ def test_values_may_be_written_as_for_nsqd(nsqd_factory: DaemonFactory, config: 
 # Signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_is_a_clean_exit(nsqd: Daemon, number: signal.Signals) -> None:
-    nsqd.send_signal(number)
-    assert nsqd.wait() == 0
-    assert nsqd.log().rstrip().endswith("INFO: NSQ: bye")
-
-
 def test_hangup_is_a_clean_exit_and_loses_nothing(gnsqd: Daemon) -> None:
-    """NSQD-COMPAT 0.1, item 17: the real daemon dies."""
+    # NSQD-COMPAT 0.1, item 17: the real daemon dies.
     assert gnsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
     gnsqd.send_signal(signal.SIGHUP)
     assert gnsqd.wait() == 0

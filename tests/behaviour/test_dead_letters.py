@@ -15,7 +15,6 @@ BODY = b'{"first": "line"}\n\x00\xff'
 
 
 def fail(client: Client, times: int = 1) -> Message:
-    """Requeue what comes, so often."""
     for attempt in range(times):
         message = client.message()
         assert message.attempts == attempt + 1
@@ -24,14 +23,13 @@ def fail(client: Client, times: int = 1) -> Message:
 
 
 def letter(nsqd: Daemon, topic: str) -> tuple[dict[str, Any], bytes]:
-    """Header and body of the next letter, which is finished."""
+    """Finishes the next letter, and returns its header and body."""
     (message,) = take(nsqd, topic, "look", 1)
     header, _, body = message.body.partition(b"\n")
     return json.loads(header), body
 
 
 def wait_for_letters(nsqd: Daemon, count: int) -> None:
-    """In the topic, which has no channel."""
     eventually(lambda: [found["depth"] for found in nsqd.stats("t.c.dead")["topics"]] == [count], f"{count} letters")
 
 
@@ -103,7 +101,7 @@ def test_failed_message_is_moved_whatever_its_delay_and_rules_but_not_from_a_dea
 
 
 def test_letter_may_be_larger_than_messages_may_be(gnsqd_factory: DaemonFactory) -> None:
-    """Also on disk, and after a start without the option."""
+    # Also on disk, and after a start without the option.
     body = b"x" * 1000
     nsqd = gnsqd_factory("--max-attempts=1", "--max-msg-size=1000", "--mem-queue-size=0")
     create(nsqd, "t", "c")

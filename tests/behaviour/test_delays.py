@@ -14,7 +14,6 @@ LONG = 3600 * 1000  # ms
 
 
 def hold_back(daemon: Daemon) -> None:
-    """The channel has one message, for long."""
     create(daemon, "t", "c")
     post(daemon, f"/pub?topic=t&defer={LONG}", b"x")
     wait_for(daemon, "t", "c", deferred_count=1)
@@ -55,7 +54,7 @@ def test_delay_survives_overflow_and_restart(gnsqd_factory: DaemonFactory, mem_q
 
 
 def test_message_that_was_read_back_to_wait_survives_kills(gnsqd_factory: DaemonFactory) -> None:
-    """It was safe on disk; the real nsqd would have delivered it, an hour early."""
+    # It was safe on disk; the real nsqd would have delivered it, an hour early.
     daemon = gnsqd_factory("--sync-timeout=10ms")
     meta = daemon.data_path / "t:c.diskqueue.meta.dat"
     hold_back(daemon)

@@ -1,5 +1,4 @@
-"""What happens to a message between a consumer and its queue: windows, time-outs, FIN, REQ, TOUCH, delays, counters
-(NSQD-COMPAT 2.5 and 3).
+"""Messages between a consumer and its queue: windows, time-outs, FIN, REQ, TOUCH, delays (NSQD-COMPAT 2.5, 3).
 
 The real daemon looks for time-outs only in channels that existed at its last refresh, up to 5 s ago. So all topics
 and channels are made when the module's daemon starts, and only its first test waits for that.
@@ -11,13 +10,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kit.daemons import Daemon, eventually
+from kit.handover import queued_and_in_flight
 from kit.nsq_client import MESSAGE, Client, Message, parse_message, sized
-from kit.traffic import DaemonFactory, create, finish, post, publish
+from kit.traffic import DaemonFactory, create, finish, post, publish, wait_for
 
 FLAGS = ["--msg-timeout=1s", "--max-msg-timeout=2s", "--max-req-timeout=2s"]
 LATE = 8.0  # seconds that a scan may be late; the real daemon's first takes up to 5
@@ -34,7 +33,7 @@ def nsqd_and_topics(module_factory: DaemonFactory) -> tuple[Daemon, Iterator[str
 
 @pytest.fixture(scope="module")
 def patient(module_factory: DaemonFactory) -> Daemon:
-    """One without short time-outs, for what must not time out on a busy machine."""
+    """Starts a daemon without short time-outs, for messages that must not time out on a busy machine."""
     return module_factory()
 
 
@@ -45,7 +44,6 @@ def nsqd(nsqd_and_topics: tuple[Daemon, Iterator[str]]) -> Daemon:
 
 @pytest.fixture
 def topic(nsqd_and_topics: tuple[Daemon, Iterator[str]]) -> str:
-    """A topic that no other test uses, with the channel `c`."""
     return next(nsqd_and_topics[1])
 
 
@@ -61,20 +59,7 @@ def consume(nsqd: Daemon, topic: str, channel: str = "c", rdy: int = 0, **fields
     return client
 
 
-def settles(nsqd: Daemon, topic: str, **expected: int) -> dict[str, Any]:
-    """Wait until the statistics of channel `c` say so, and return all of them; `waiting` is `depth` with what is
-    deferred, which may be due any moment."""
-
-    def stats() -> dict[str, Any] | None:
-        found = nsqd.channel_stats(topic, "c")
-        found["waiting"] = found["depth"] + found["deferred_count"]
-        return found if all(found.get(key) == value for key, value in expected.items()) else None
-
-    return eventually(stats, f"{topic}: {expected}")
-
-
 def next_message(client: Client) -> Message:
-    """The next frame that is a message and no heartbeat."""
     while (frame := client.frame(LATE)).type != MESSAGE:
         pass
     return parse_message(frame.data)
@@ -109,7 +94,7 @@ def test_client_never_has_more_in_flight_than_its_rdy(patient: Daemon, topic: st
         client.command(b"RDY 0")
         for id in ids[2:]:
             client.command(b"FIN " + id)
-        settles(patient, topic, in_flight_count=4, depth=11)
+        wait_for(patient, topic, "c", in_flight_count=4, depth=11)
         assert client.nothing_arrives(0.3)
 
 
@@ -135,7 +120,7 @@ def test_consumers_of_a_channel_share_its_messages(patient: Daemon, topic: str) 
             worker.result()
     assert sorted(received[0] + received[1]) == sorted(bodies)
     assert all(received)
-    assert settles(patient, topic, in_flight_count=0)["timeout_count"] == 0
+    assert wait_for(patient, topic, "c", in_flight_count=0)["timeout_count"] == 0
 
 
 def test_every_channel_gets_every_message_once(patient: Daemon, topic: str) -> None:
@@ -155,7 +140,9 @@ def test_unfinished_message_times_out_and_comes_again(nsqd: Daemon, publisher: C
         publisher.publish(topic, b"late")
         first = client.message()
         client.command(b"RDY 0")
-        stats = settles(nsqd, topic, timeout_count=1, requeue_count=0, in_flight_count=0, depth=1, message_count=1)
+        stats = wait_for(
+            nsqd, topic, "c", timeout_count=1, requeue_count=0, in_flight_count=0, depth=1, message_count=1
+        )
         assert stats["clients"][0]["in_flight_count"] == 0
         client.command(b"FIN " + first.id)
         assert client.error() == b"E_FIN_FAILED FIN %b failed ID not in flight" % first.id
@@ -173,12 +160,12 @@ def test_time_out_is_the_clients_own_or_the_daemons(nsqd: Daemon, topic: str, pu
             assert again.attempts == 2
             assert shortest < time.monotonic() - began < shortest + LATE
             client.command(b"FIN " + again.id)
-            settles(nsqd, topic, in_flight_count=0)
+            wait_for(nsqd, topic, "c", in_flight_count=0)
 
 
 def test_time_outs_are_on_time_among_many_channels(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    """Corrected (NSQD-COMPAT 0.1, item 1, and 3): the real daemon scans a new channel after up to 5 s, and among these
-    each time-out is some 10 s late."""
+    # Corrected (NSQD-COMPAT 0.1, item 1, and 3): the real daemon scans a new channel after up to 5 s, and among
+    # these each time-out is some 10 s late.
     channels = [{"name": f"c{number}", "paused": False} for number in range(2000)]
     topics = [{"name": "many", "paused": False, "channels": channels}, {"name": "t", "paused": False, "channels": []}]
     (tmp_path / "nsqd.dat").write_text(json.dumps({"version": "1.3.0", "topics": topics}))
@@ -199,7 +186,7 @@ def test_messages_of_a_client_that_left_stay_in_flight_until_they_time_out(
     publisher.publish(topic, b"x")
     first = client.message()
     client.close()
-    settles(nsqd, topic, client_count=0)
+    wait_for(nsqd, topic, "c", client_count=0)
     with consume(nsqd, topic, rdy=1) as other:
         assert next_message(other) == first._replace(attempts=2)
         assert time.monotonic() - began > 1.9
@@ -213,7 +200,7 @@ def test_touch_keeps_a_message_but_not_past_max_msg_timeout(nsqd: Daemon, publis
             assert client.nothing_arrives(0.2)
             client.command(b"TOUCH " + id)
         client.command(b"FIN " + id)
-        assert settles(nsqd, topic, in_flight_count=0)["timeout_count"] == 0
+        assert wait_for(nsqd, topic, "c", in_flight_count=0)["timeout_count"] == 0
 
         began = time.monotonic()
         publisher.publish(topic, b"given up")
@@ -222,7 +209,7 @@ def test_touch_keeps_a_message_but_not_past_max_msg_timeout(nsqd: Daemon, publis
             client.command(b"TOUCH " + id)
             assert time.monotonic() - began < LATE
         assert time.monotonic() - began > 1.9
-        assert settles(nsqd, topic, timeout_count=1)["in_flight_count"] == 1
+        assert wait_for(nsqd, topic, "c", timeout_count=1)["in_flight_count"] == 1
 
 
 def stuck_and_healthy(
@@ -241,7 +228,7 @@ def stuck_and_healthy(
 
 
 def pumps_wait(nsqd: Daemon) -> bool:
-    """Whether each messagePump of the real nsqd waits: RDY takes effect there only when it has woken the pump."""
+    """True if each messagePump of the real nsqd waits: RDY takes effect only when it has woken the pump."""
     _, _, body = nsqd.http("GET", "/debug/pprof/goroutine?debug=2")
     pumps = [stack for stack in body.split(b"\n\n") if b".(*protocolV2).messagePump(" in stack]
     return all(b" [select" in pump.splitlines()[0] for pump in pumps)
@@ -278,7 +265,7 @@ def test_requeue_at_once_puts_a_message_behind_the_others_and_counts(patient: Da
             assert consumer.message() == first._replace(attempts=attempts)
         consumer.command(b"FIN " + first.id)
         assert finish(consumer, 1) == [second._replace(attempts=4)]
-        settles(patient, topic, in_flight_count=0, message_count=2, requeue_count=6, depth=0, deferred_count=0)
+        wait_for(patient, topic, "c", in_flight_count=0, message_count=2, requeue_count=6, depth=0, deferred_count=0)
 
         def client_counts() -> list[int]:
             (client,) = patient.channel_stats(topic, "c")["clients"]
@@ -295,7 +282,8 @@ def test_requeue_with_delay_holds_the_message_back(
     message = consumer.message()
     began = time.monotonic()
     consumer.send(b"RDY 0\nREQ %b 700\n" % message.id)
-    settles(nsqd, topic, waiting=1, in_flight_count=0, requeue_count=1)
+    eventually(lambda: queued_and_in_flight(nsqd, topic, "c") == (1, 0))
+    wait_for(nsqd, topic, "c", requeue_count=1)
     consumer.command(b"RDY 1")
     assert next_message(consumer) == message._replace(attempts=2)
     assert time.monotonic() - began > 0.65
@@ -321,7 +309,8 @@ def test_deferred_message_counts_at_once_and_is_delivered_when_due(
     now = consumer.message()
     assert now.body == b"now"
     consumer.send(b"RDY 0\nFIN %b\n" % now.id)
-    settles(nsqd, topic, waiting=1, in_flight_count=0, message_count=2)
+    eventually(lambda: queued_and_in_flight(nsqd, topic, "c") == (1, 0))
+    wait_for(nsqd, topic, "c", message_count=2)
     consumer.command(b"RDY 1")
     later = next_message(consumer)
     assert (later.body, later.attempts) == (b"later", 1)
@@ -346,7 +335,7 @@ def test_paused_channel_still_times_out_and_lets_deferred_messages_become_due(
     post(nsqd, f"/channel/pause?topic={topic}&channel=c")
     publisher.command(f"DPUB {topic} 300".encode(), b"deferred")
     assert publisher.response() == b"OK"
-    settles(nsqd, topic, depth=2, timeout_count=1, in_flight_count=0, deferred_count=0, paused=True)
+    wait_for(nsqd, topic, "c", depth=2, timeout_count=1, in_flight_count=0, deferred_count=0, paused=True)
     assert consumer.nothing_arrives(0.3)
     post(nsqd, f"/channel/unpause?topic={topic}&channel=c")
     bodies = []
@@ -361,7 +350,7 @@ def test_paused_channel_still_times_out_and_lets_deferred_messages_become_due(
 
 
 def test_ids_are_unique_across_topics(gnsqd: Daemon) -> None:
-    """Corrected (NSQD-COMPAT 0.1, item 12): the real daemon's topics each count for themselves."""
+    # Corrected (NSQD-COMPAT 0.1, item 12): the real daemon's topics each count for themselves.
     with Client(gnsqd.tcp_address) as publisher:
         seen = []
         for _ in range(5):  # pipelined, so that both topics publish in the same tick

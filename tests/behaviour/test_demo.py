@@ -3,9 +3,6 @@
 import re
 from typing import Any
 
-import pytest
-
-from gnsqd.__main__ import main
 from kit.daemons import Daemon, eventually
 from kit.lookupds import DEV
 from kit.traffic import DaemonFactory, post
@@ -70,23 +67,3 @@ def test_clients_that_are_refused_say_so_once(gnsqd_factory: DaemonFactory) -> N
     eventually(lambda: sum(refused in line and "DEMO" not in line for line in nsqd.log().splitlines()) > 10)
     (warning,) = [line for line in nsqd.log().splitlines() if "WARNING: DEMO(mailer-1)" in line]
     assert re.search(r": E_BAD_BODY IDENTIFY body too big \d+ > 10; it connects every 2 s$", warning)
-
-
-CLOSED = "--demo has clients without TLS and AUTH: leave out"
-
-
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (["--demo"], "--demo needs --dev"),
-        (["--demo", "--dev", "--data-path=/tmp"], "--demo has a temporary data path: leave out --data-path"),
-        (["--demo", "--dev", "--tls-required=tcp-https"], f"{CLOSED} --tls-required"),
-        (["--demo", "--dev", "--tls-client-auth-policy=require"], f"{CLOSED} --tls-client-auth-policy"),
-        (["--demo", "--dev", "--auth-http-address=127.0.0.1:1"], f"{CLOSED} --auth-http-address"),
-    ],
-)
-def test_demo_is_refused_with_options_that_it_cannot_work_with(
-    flags: list[str], text: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main(flags) == 1
-    assert f"FATAL: failed to instantiate nsqd - {text}\n" in capfd.readouterr().err

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kit.daemons import Daemon, eventually
-from kit.http_api import ask, message, topic_stats
+from kit.http_api import ask, message
 from kit.nsq_client import Client, mpub_body
 from kit.traffic import DaemonFactory, create, finish, post, publish, wait_for
 
@@ -28,13 +28,11 @@ def drain(nsqd: Daemon, method: str = "POST") -> dict[str, Any]:
 
 
 def hold_back(nsqd: Daemon, topic: str = "t", channel: str = "c") -> None:
-    """Put one message where it waits for a consumer."""
     create(nsqd, topic, channel)
     publish(nsqd, topic, b"kept")
 
 
 def terminate_by_drain(nsqd: Daemon) -> None:
-    """SIGTERM to a daemon that begins to drain then."""
     nsqd.send_signal(signal.SIGTERM)
     eventually(lambda: drain(nsqd, "GET")["draining"])
 
@@ -59,8 +57,8 @@ def test_publishers_are_refused_and_keep_their_connections(gnsqd: Daemon) -> Non
         client.command(b"PUB t", b"")
         assert client.error() == b"E_BAD_MESSAGE PUB invalid message body size 0"
         client.recv_until_closed()
-    assert topic_stats(gnsqd, "t")["message_count"] == 2
-    assert topic_stats(gnsqd, "new")["message_count"] == 0
+    assert gnsqd.topic_stats("t")["message_count"] == 2
+    assert gnsqd.topic_stats("new")["message_count"] == 0
     assert "_FAILED" not in gnsqd.log(), "a line for each refusal floods the log"
 
 
@@ -118,7 +116,7 @@ def test_what_is_left_at_the_deadline_is_named_and_kept(gnsqd_factory: DaemonFac
     nsqd.restart(NOW)
     assert nsqd.channel_stats("t", "c")["depth"] == 1
     assert nsqd.channel_stats("u", "halted")["depth"] == 1
-    assert topic_stats(nsqd, "lonely")["depth"] == 1
+    assert nsqd.topic_stats("lonely")["depth"] == 1
     drain(nsqd)
     assert nsqd.wait() == 0
 

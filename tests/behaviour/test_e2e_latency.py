@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kit.daemons import Daemon, eventually
-from kit.http_api import ask, topic_stats
+from kit.http_api import ask
 from kit.nsq_client import Client, sized
 from kit.traffic import DaemonFactory, create, post, take
 
@@ -28,7 +28,7 @@ NO_SAMPLES = (
 
 
 def create_aged(nsqd: Daemon, topic: str, channel: str, *hours: int) -> None:
-    """A channel with a message for every age."""
+    """Creates a channel with a message for every age."""
     create(nsqd, topic)
     now = time.time_ns()
     payloads = [struct.pack(">qH", now - age * HOUR, 1) + b"%016xx" % number for number, age in enumerate(hours)]
@@ -40,7 +40,7 @@ def create_aged(nsqd: Daemon, topic: str, channel: str, *hours: int) -> None:
 
 
 def latency_of(row: dict[str, Any]) -> tuple[int, dict[float, float]]:
-    """Count, and hours by quantile."""
+    """Returns the count, and hours by quantile."""
     latency = row["e2e_processing_latency"]
     return latency["count"], {entry["quantile"]: entry["value"] / HOUR for entry in latency["percentiles"]}
 
@@ -51,7 +51,7 @@ def about(**hours: float) -> Any:
 
 
 def figures(nsqd: Daemon, topic: str) -> list[str]:
-    """The `e2e%` of the text page: the topic's, then its channels'."""
+    """Returns the `e2e%` of the text page: the topic's, then its channels'."""
     return re.findall(r"msgs: \d+ +e2e%: (.*)$", ask(nsqd, f"GET /stats?topic={topic}")[1], re.MULTILINE)
 
 
@@ -79,7 +79,7 @@ def test_latencies_of_a_channel(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory(f"{FLAG}=1.0,0.90,0.30")
     create_aged(nsqd, "t", "c", *[1] * 60, *[2] * 39, 10)
     take(nsqd, "t", "c", 100)
-    for row in (nsqd.channel_stats("t", "c"), topic_stats(nsqd, "t")):
+    for row in (nsqd.channel_stats("t", "c"), nsqd.topic_stats("t")):
         assert latency_of(row) == (100, about(p100=10, p90=2, p30=1))
     body = ask(nsqd, "GET /stats?format=json")[1]
     assert re.search(r'"percentiles":\[\{"quantile":1,"value":3\d{13}\},\{"quantile":0\.9,"value":\d{13}\},', body)
@@ -101,7 +101,7 @@ def test_a_topic_merges_all_its_channels_whichever_are_shown(nsqd_factory: Daemo
     assert [channel["channel_name"] for channel in topic["channels"]] == ["a"]
     assert latency_of(topic) == (100, about(p100=5, p80=5, p50=1))
     post(nsqd, "/channel/delete?topic=t&channel=b")
-    assert latency_of(topic_stats(nsqd, "t")) == (60, about(p100=1, p80=1, p50=1))
+    assert latency_of(nsqd.topic_stats("t")) == (60, about(p100=1, p80=1, p50=1))
 
 
 def test_only_a_fin_counts_and_emptying_takes_nothing_away(nsqd_factory: DaemonFactory) -> None:
@@ -129,7 +129,7 @@ def test_samples_are_gone_when_the_window_has_passed(nsqd_factory: DaemonFactory
     take(nsqd, "t", "c", 2)
 
     def gone() -> bool:
-        latencies = [latency_of(nsqd.channel_stats("t", "c")), latency_of(topic_stats(nsqd, "t"))]
+        latencies = [latency_of(nsqd.channel_stats("t", "c")), latency_of(nsqd.topic_stats("t"))]
         return latencies == [(0, {1: 0})] * 2
 
     assert latency_of(nsqd.channel_stats("t", "c")) == (2, about(p100=2))

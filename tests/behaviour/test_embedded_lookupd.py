@@ -10,7 +10,7 @@ import pytest
 from gnsqd.__main__ import main
 from kit.daemons import Daemon, StartFailed, eventually, free_port
 from kit.http_api import read_all
-from kit.lookupds import DEV, EMBEDDED, IDENTITY, EmbeddedLookupd, Nsqd
+from kit.lookupds import DEV, EMBEDDED, IDENTITY, EmbeddedLookupd, Registrant
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
@@ -57,7 +57,7 @@ def test_other_nsqds_register_over_tcp(nsqd_factory: DaemonFactory, gnsqd_factor
 
 def test_new_topic_begins_with_the_channels_that_are_registered(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED)
-    with Nsqd(EmbeddedLookupd(nsqd)) as other:
+    with Registrant(EmbeddedLookupd(nsqd)) as other:
         other.register("t a", "t b#ephemeral", "t c")
         publish(nsqd, "t", b"x")
     for name in "ac":
@@ -71,7 +71,7 @@ def test_each_address_is_enough(gnsqd_factory: DaemonFactory, kind: str) -> None
     if kind == "http":
         assert len(lookupd.producers()) == 1
     else:
-        with Nsqd(lookupd) as nsqd:
+        with Registrant(lookupd) as nsqd:
             assert nsqd.identity["http_port"] == 0
 
 
@@ -117,7 +117,7 @@ def test_askers_get_the_name_by_which_they_ask(gnsqd_factory: DaemonFactory) -> 
         sock.sendall(b"GET /nodes HTTP/1.0\r\n\r\n")
         (row,) = json.loads(read_all(sock).partition(b"\r\n\r\n")[2])["producers"]
     assert row["broadcast_address"] == row["hostname"]
-    with Nsqd(lookupd) as other:
+    with Registrant(lookupd) as other:
         other.register("t")
         for host, name in HOSTS.items():
             assert lookupd.names(host) == [name, "b"]
@@ -170,7 +170,7 @@ def test_topics_are_not_created_unasked(gnsqd: Daemon) -> None:
 def test_only_a_lookup_of_a_name_that_no_nsqd_has_creates_it(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED, "--lookup-creates-topics", "--max-topics=1")
     lookupd = EmbeddedLookupd(nsqd)
-    with Nsqd(lookupd) as other:
+    with Registrant(lookupd) as other:
         other.register("theirs")
         assert lookupd.found("theirs") == {IDENTITY["tcp_port"]}
         assert lookupd.ask("/channels?topic=t") == {"channels": []}

@@ -37,7 +37,7 @@ from kit.upgraded_client import (
 
 
 def metadata(daemon: Daemon) -> dict[str, bool]:
-    """What nsqd.dat says: names of topics, and whether they are paused."""
+    """Returns the topics of nsqd.dat, and whether they are paused."""
     topics = json.loads((daemon.data_path / "nsqd.dat").read_bytes())["topics"] or []
     return {topic["name"]: topic["paused"] for topic in topics}
 
@@ -47,13 +47,13 @@ TOPICS = [f"topic{number}" for number in range(50)]
 
 @pytest.fixture(autouse=True)
 def interpreters_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python itself also ends, and may complain in the log."""
+    """Lets Python itself also end, which may complain in the log."""
     monkeypatch.setattr(Daemon, "preloaded", False)
 
 
 @pytest.fixture
 def laden(gnsqd_factory: DaemonFactory) -> Daemon:
-    """A daemon with much to write at its exit."""
+    """Starts a daemon with much to write at its exit."""
     daemon = gnsqd_factory()
     for name in TOPICS:
         publish(daemon, name, b"x")
@@ -61,7 +61,7 @@ def laden(gnsqd_factory: DaemonFactory) -> Daemon:
 
 
 def terminate_while_answering(daemon: Daemon, requests: list[str]) -> int:
-    """Send all requests at once on one connection, let the daemon exit, and count the requests that it had done."""
+    """Sends all requests at once on one connection, lets the daemon exit, and counts the answers."""
     answers = b""
     with open_socket(daemon.http_address, DEADLINE) as client:
         sender = threading.Thread(target=send_all, args=(client, "".join(requests).encode()))
@@ -101,7 +101,7 @@ def test_every_message_that_was_answered_is_kept_though_its_topic_was_new(laden:
 
 
 def test_exit_closes_and_flushes_in_the_documented_order(nsqd_factory: DaemonFactory) -> None:
-    """NSQD-COMPAT 3, exit order."""
+    # NSQD-COMPAT 3, exit order.
     daemon = nsqd_factory()
     with Client(daemon.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
@@ -135,7 +135,7 @@ def test_exit_closes_and_flushes_in_the_documented_order(nsqd_factory: DaemonFac
 
 
 def records(path: Path) -> list[bytes]:
-    """The bodies in a disk queue's file: each has its length and 26 bytes before it (NSQD-COMPAT 4.3)."""
+    """Returns the bodies in a disk queue's file: each has its length and 26 bytes before it (NSQD-COMPAT 4.3)."""
     data = path.read_bytes()
     bodies = []
     while data:
@@ -152,7 +152,7 @@ PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 def test_client_that_connects_again_at_once_is_refused(
     nsqd_factory: DaemonFactory, tmp_path: Path, daemon_command: list[str]
 ) -> None:
-    """A client reads that the exit has begun from its connection: so nobody may accept it any more by then."""
+    # A client reads that the exit has begun from its connection: so nobody may accept it any more by then.
     cert, key = issue("server").write(tmp_path / "server")
     flags = [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0"]
     own = daemon_command == own_command()
@@ -196,14 +196,14 @@ HALF_POST = "POST /pub?topic=half HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n
 
 
 def deflate_nops(megabytes: int) -> bytes:
-    """A thousandth of that."""
+    """Returns a thousandth of that size."""
     compress = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     plain = b"NOP\n" * 250_000
     return b"".join(compress.compress(plain) for _ in range(megabytes)) + compress.flush(zlib.Z_SYNC_FLUSH)
 
 
 def snappy_nops() -> bytes:
-    """10 MB, in 500 kB."""
+    """Returns 10 MB, in 500 kB."""
     return SNAPPY_IDENTIFIER + best_chunk(b"NOP\n" * (SNAPPY_BLOCK // 4)) * 160
 
 
@@ -214,7 +214,7 @@ def consumer(daemon: Daemon) -> Client:
 
 
 def crowd(daemon: Daemon, journal: bool) -> Iterator[tuple[Client, bytes]]:
-    """A hundred clients, and what each is to send now."""
+    """Yields a hundred clients, each with what it sends."""
     upgraded = partial(UpgradedClient, daemon.tcp_address, tls_client_context())
     http = partial(Client, daemon.http_address, magic=b"")
     https = address_of(eventually(lambda: re.search(r" HTTPS: listening on (.*)", daemon.log()))[1])
@@ -252,7 +252,7 @@ def send_what_is_accepted(client: Client, data: bytes) -> None:
 
 
 def stop(daemon: Daemon) -> None:
-    """As container managers do, except that the real daemon has as long as it needs."""
+    """Stops it as container managers do, except that the real daemon has as long as it needs."""
     daemon.send_signal(signal.SIGTERM)
     assert daemon.process is not None
     assert daemon.process.wait(STOP_SECONDS if daemon.command == own_command() else DEADLINE) == 0
@@ -272,7 +272,7 @@ def test_compressed_stream_does_not_delay_the_exit(nsqd_factory: DaemonFactory) 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["none", "process"])
 def test_no_client_delays_the_exit(gnsqd_factory: DaemonFactory, tls_flags: list[str], durability: str) -> None:
-    """The real daemon waits for a client whose magic it has not read yet, as long as the client stays."""
+    # The real daemon waits for a client whose magic it has not read yet, as long as the client stays.
     daemon, journal = gnsqd_factory(*tls_flags, f"--durability={durability}"), durability != "none"
     publish(daemon, "kept", *(b"%d" % number for number in range(1000)))
     publish(daemon, "large", *[bytes(100_000)] * 40)
@@ -302,7 +302,7 @@ def test_no_client_delays_the_exit(gnsqd_factory: DaemonFactory, tls_flags: list
 def test_commands_that_have_arrived_are_executed_and_answered(
     gnsqd_factory: DaemonFactory, tls_flags: list[str], fields: dict[str, bool]
 ) -> None:
-    """More than is received at once. The real daemon executes as much as its goroutines happen to have read."""
+    # More than is received at once. The real daemon executes as much as its goroutines happen to have read.
     daemon = gnsqd_factory(*tls_flags)
     publish(daemon, "t", *[b"x"] * 10)
     filling = "".join(Random(1).choices("0123456789abcdef", k=9000)).encode()  # ignored; it hardly compresses
@@ -312,7 +312,7 @@ def test_commands_that_have_arrived_are_executed_and_answered(
         fins = [b"FIN %b %b\n" % (consumer.message().id, filling) for _ in range(10)]
         daemon.send_signal(signal.SIGSTOP)
         consumer.send(b"".join(fins))
-        publisher.send(b"PUB t\n" + sized(filling * 10))
+        publisher.send(b"PUB t\n" + sized(filling * 10) + b"PUB t\n\0\0\0\5x")  # no refusal of the half one
         daemon.send_signal(signal.SIGTERM)
         daemon.send_signal(signal.SIGCONT)
         assert split_frames(publisher.recv_until_closed()) == [Frame(RESPONSE, b"OK")]
@@ -322,7 +322,7 @@ def test_commands_that_have_arrived_are_executed_and_answered(
 
 
 def test_ordinary_channel_of_an_ephemeral_topic_leaves_no_files(gnsqd_factory: DaemonFactory) -> None:
-    """NSQD-COMPAT 0.1, item 11: the real daemon leaves orphans."""
+    # NSQD-COMPAT 0.1, item 11: the real daemon leaves orphans.
     daemon = gnsqd_factory("--mem-queue-size=2")
     create(daemon, "t%23ephemeral", "c")
     for _ in range(5):
@@ -364,7 +364,7 @@ def test_listener_that_breaks_ends_the_daemon_after_its_queues_are_on_disk(
 
 
 def listening_socket(daemon: Daemon, address: Address) -> socket.socket:
-    """The daemon's own, by another descriptor."""
+    """Returns the daemon's own socket, by another descriptor."""
     get_descriptor = 438  # the system call pidfd_getfd
     process = os.pidfd_open(daemon.pid)
     try:

@@ -46,7 +46,7 @@ LIMIT = 0.1  # seconds of CPU at the 99th percentile; a client that is starved w
 
 @contextmanager
 def saturated(nsqd: Daemon, topic: str) -> Iterator[None]:
-    """A publisher keeps the daemon as busy as it can."""
+    """Keeps the daemon as busy as a publisher can."""
     publisher = subprocess.Popen([sys.executable, "-c", PIPELINING_PUBLISHER, str(nsqd.tcp_address[1]), topic])
     try:
         eventually(lambda: sum(entry["message_count"] for entry in nsqd.stats()["topics"]) > 20_000)
@@ -58,20 +58,20 @@ def saturated(nsqd: Daemon, topic: str) -> Iterator[None]:
 
 
 def connect(nsqd: Daemon, **fields: int) -> Client:
-    """A client that no heartbeat reaches for a minute."""
+    """Connects a client that no heartbeat reaches for a minute."""
     client = Client(nsqd.tcp_address)
     assert client.identify(heartbeat_interval=60_000, **fields).data == b"OK"
     return client
 
 
 def cpu_seconds(nsqd: Daemon) -> float:
-    """What the process has taken, in steps of a clock tick (proc(5), stat, 14 and 15)."""
+    """Returns the time that the process has taken, in steps of a clock tick (proc(5), stat, 14 and 15)."""
     fields = Path(f"/proc/{nsqd.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def work_during(nsqd: Daemon, exchange: Callable[[], None]) -> float:
-    """Seconds of CPU that the daemon takes from the question to the answer; then a pause."""
+    """Returns the seconds of CPU that the daemon takes from the question to the answer; then pauses."""
     began = cpu_seconds(nsqd)
     exchange()
     seconds = cpu_seconds(nsqd) - began
@@ -125,7 +125,7 @@ def test_equal_consumers_of_a_backlog_get_about_as_much_each(gnsqd_factory: Daem
 
 
 def finish_what_came(consumer: Client) -> int:
-    """Finish some messages, whose bodies are one byte; how many."""
+    """Finishes some messages, whose bodies are one byte, and returns how many."""
     size = 4 + 4 + 26 + 1
     consumer.buffer += consumer.sock.recv(8192)
     count = len(consumer.buffer) // size
@@ -137,7 +137,7 @@ def finish_what_came(consumer: Client) -> int:
 
 @pytest.mark.parametrize("how", ["lines", "binary"])
 def test_publishing_a_million_messages_at_once_holds_up_nobody(gnsqd: Daemon, topic: str, how: str) -> None:
-    """Taken in one turn it stops the daemon for seconds; a turn is some milliseconds."""
+    # Taken in one turn it stops the daemon for seconds; a turn is some milliseconds.
     body = b"a\n" * 1_000_000 if how == "lines" else struct.pack(">i", 1_000_000) + b"\0\0\0\1a" * 1_000_000
     path = f"/mpub?topic={topic}&binary={'true' if how == 'binary' else 'false'}"
     answers: list[int] = []

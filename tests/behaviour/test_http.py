@@ -1,5 +1,4 @@
-"""What requests to the HTTP API of both daemons do, and what their answers look like; every answer of every endpoint
-stands in test_http_matrix.py."""
+"""Requests to the HTTP API of both daemons: their effects. test_http_matrix.py has every answer of every endpoint."""
 
 import json
 import re
@@ -9,14 +8,13 @@ import time
 import pytest
 
 from kit.daemons import Daemon
-from kit.http_api import ask, message, topic_stats
+from kit.http_api import ask, message
 from kit.nsq_client import Client, mpub_body
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 
 @pytest.fixture(scope="module")
 def shared(module_factory: DaemonFactory) -> Daemon:
-    """One daemon for all the tests that leave nothing on it another could trip over."""
     return module_factory()
 
 
@@ -41,7 +39,7 @@ def test_mpub_text_has_lines_of_any_length(shared: Daemon, topic: str) -> None:
     expected = [0, 0]
 
     def count() -> list[int]:
-        stats = topic_stats(shared, topic)
+        stats = shared.topic_stats(topic)
         return [stats["message_count"], stats["message_bytes"]]
 
     for end in (b"", b"\n", b"\n\n"):
@@ -57,7 +55,7 @@ def test_mpub_text_has_lines_of_any_length(shared: Daemon, topic: str) -> None:
 
 
 def test_trouble_with_the_disk_is_answered_and_shown_in_health(nsqd_factory: DaemonFactory) -> None:
-    """The topic t cannot be written on, nor can what there is of topic u and its channel be removed."""
+    # The topic t cannot be written on, nor can what there is of topic u and its channel be removed.
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=40")
     create(nsqd, "u", "c")
     for topic in "ut":
@@ -91,7 +89,6 @@ def test_trouble_with_the_disk_is_answered_and_shown_in_health(nsqd_factory: Dae
 
 
 def paused_in_metadata(nsqd: Daemon) -> list[bool]:
-    """Of the topic and its channel, as nsqd.dat has it."""
     (topic,) = json.loads((nsqd.data_path / "nsqd.dat").read_text())["topics"]
     return [topic["paused"], topic["channels"][0]["paused"]]
 
@@ -107,13 +104,7 @@ def test_pausing_takes_effect_and_is_on_disk_when_it_is_answered(nsqd: Daemon) -
     ]:
         post(nsqd, target)
         assert paused_in_metadata(nsqd) == expected
-        assert [topic_stats(nsqd, "t")["paused"], nsqd.channel_stats("t", "c")["paused"]] == expected
-
-
-# What answers look like
-
-
-# About the daemon
+        assert [nsqd.topic_stats("t")["paused"], nsqd.channel_stats("t", "c")["paused"]] == expected
 
 
 def test_info_reports_addresses_and_limits(nsqd_factory: DaemonFactory) -> None:

@@ -1,14 +1,13 @@
 """Tokens and client certificates for HTTP: who may do what (contrib/docs/security.md). The real nsqd has neither."""
 
-import http.client
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from behaviour.test_https import https_address
+from behaviour.test_https import request
 from gnsqd.shared.client import tls_context
 from gnsqd.web.routes import ROUTES
 from kit.certificates import issue
@@ -44,7 +43,7 @@ ENDING = ("POST /drain", "GET /debug/pprof/profile?seconds=1")  # end the daemon
 
 
 def token_flags(directory: Path) -> list[str]:
-    """What a daemon is started with that has a token for each role, and two for one of them."""
+    """Returns the flags of a daemon that has a token for each role, and two for one of them."""
     read, full = directory / "read.token", directory / "full.tokens"
     read.write_text(f"{READ_TOKEN}\n")
     full.write_text(f"\n{FULL_TOKEN}\r\n{OTHER_TOKEN}")
@@ -63,10 +62,31 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield daemon
 
 
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def status(nsqd: Daemon, what: str, token: str = "", body: bytes = b"info") -> int:
     method, target = what.split(" ", 1)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return nsqd.http(method, target, body, headers)[0]
+    return nsqd.http(method, target, body, bearer(token))[0]
+
+
+class Certificates:
+    """An authority with the certificates of a daemon, which `flags` name, and of its clients."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._authority = issue("authority", authority=True)
+        self._authority_file, _ = self._authority.write(directory / "authority")
+        cert, key = issue("server", self._authority).write(directory / "server")
+        self.flags = [f"--tls-cert={cert}", f"--tls-key={key}", f"--tls-root-ca-file={self._authority_file}"]
+        self.flags.append("--tls-client-auth-policy=require-verify")
+
+    def statuses(self, nsqd: Daemon, name: str, requests: Iterable[str], token: str) -> list[int]:
+        """Returns the status of each answer to the client of that name."""
+        context = tls_context(self._authority_file, None, None, True)
+        context.load_cert_chain(*issue(name, self._authority).write(self._directory / name))
+        return [request(nsqd, context, what, b"x", bearer(token))[0] for what in requests]
 
 
 def test_each_endpoint_asks_for_its_role(gnsqd_factory: DaemonFactory, flags: list[str]) -> None:
@@ -222,30 +242,13 @@ def test_what_cannot_be_used_is_fatal_and_reported_without_the_token(
 
 
 def test_a_certificate_is_as_good_as_a_token(gnsqd_factory: DaemonFactory, flags: list[str], tmp_path: Path) -> None:
-    authority = issue("authority", authority=True)
-    authority_file, _ = authority.write(tmp_path / "authority")
-    cert, key = issue("server", authority).write(tmp_path / "server")
-    gnsqd = gnsqd_factory(
-        *flags,
-        f"--tls-cert={cert}",
-        f"--tls-key={key}",
-        f"--tls-root-ca-file={authority_file}",
-        "--tls-client-auth-policy=require-verify",
-        "--http-auth-common-name=read:dashboard",
-        "--http-auth-common-name=full:operator",
-    )
-    context = tls_context(authority_file, None, None, True)
+    names = ("--http-auth-common-name=read:dashboard", "--http-auth-common-name=full:operator")
+    certificates = Certificates(tmp_path)
+    gnsqd = gnsqd_factory(*flags, *certificates.flags, *names)
 
     def codes(name: str, token: str = "") -> list[int]:
-        context.load_cert_chain(*issue(name, authority).write(tmp_path / name))
-        found = []
-        for what in ("GET /ping", "GET /stats", "POST /topic/create?topic=t"):
-            connection = http.client.HTTPSConnection(*https_address(gnsqd), timeout=DEADLINE, context=context)
-            method, target = what.split(" ")
-            connection.request(method, target, headers={"Authorization": f"Bearer {token}"} if token else {})
-            found.append(connection.getresponse().status)
-            connection.close()
-        return found
+        requests = ("GET /ping", "GET /stats", "POST /topic/create?topic=t")
+        return certificates.statuses(gnsqd, name, requests, token)
 
     assert codes("operator") == [200, 200, 200]
     assert codes("dashboard") == [200, 200, 403]

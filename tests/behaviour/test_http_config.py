@@ -39,7 +39,6 @@ def answer(nsqd: Daemon, what: str, body: bytes = b"") -> Answer:
 
 
 def compare(pair: Pair, rows: list[tuple[str, bytes]]) -> None:
-    """Ask both for every row in turn and compare all answers at once."""
     found = {row: answer(pair.ours, *row) for row in rows}
     expected = {row: answer(pair.real, *row) for row in rows}
     assert found == expected
@@ -52,7 +51,7 @@ def real(peer_binary: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def keys(real: Path) -> list[str]:
-    """What an option might be called: by the flags of the real nsqd, and by its config file."""
+    """Returns the names that an option might have: those of the real nsqd's flags, and of its config file."""
     usage = subprocess.run([real, "--help"], capture_output=True, text=True, timeout=DEADLINE).stderr
     flags = re.findall(r"^  -(\S+)", usage, re.MULTILINE)
     assert len(flags) > 50

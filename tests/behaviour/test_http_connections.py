@@ -1,4 +1,4 @@
-"""What both daemons make of connections and bodies, and of bytes that are hardly HTTP.
+"""Connections and bodies, and bytes that are hardly HTTP, on both daemons.
 
 gnsqd refuses more where two servers could read a request differently; that stands in a table of its own.
 """
@@ -14,13 +14,11 @@ from kit.traffic import DaemonFactory
 
 @pytest.fixture(scope="module")
 def shared(module_factory: DaemonFactory) -> Daemon:
-    """One daemon for all the tests that leave nothing on it another could trip over."""
     return module_factory(f"--max-msg-size={LIMIT}")
 
 
 @pytest.fixture(scope="module")
 def gnsqd_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """The same, but only ours."""
     with Daemon(own_command(), tmp_path_factory.mktemp("shared") / "data", f"--max-msg-size={LIMIT}") as daemon:
         yield daemon
 
@@ -144,7 +142,7 @@ def test_input_other_than_http_is_refused_and_ends_the_connection(
     ],
 )
 def test_what_two_servers_could_read_differently_is_refused(gnsqd_shared: Daemon, data: bytes) -> None:
-    """The real daemon reads it in its own way."""
+    # The real daemon reads it in its own way.
     assert exchange(gnsqd_shared, PING + data + PING) == [(200, "OK"), (400, BAD)]
 
 
@@ -163,7 +161,7 @@ def test_what_two_servers_could_read_differently_is_refused(gnsqd_shared: Daemon
     ],
 )
 def test_unknown_method_is_not_allowed(shared: Daemon, version: str, line: str, allow: str) -> None:
-    """NSQD-COMPAT 5; its body is read, so that the next request is found."""
+    # NSQD-COMPAT 5; its body is read, so that the next request is found.
     with open_socket(shared.http_address, DEADLINE) as sock:
         request = f"{line} HTTP/{version}\r\nHost: x\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nabc"
         sock.sendall(request.encode() + head("GET /ping", "Connection: close"))
@@ -197,7 +195,7 @@ def test_body_far_too_big_is_refused_before_it_comes_and_ends_the_connection(sha
 
 
 def test_body_that_is_too_big_and_waits_for_leave_is_refused_before_it_comes(gnsqd_shared: Daemon) -> None:
-    """The real daemon reads a short one."""
+    # The real daemon reads a short one.
     with open_socket(gnsqd_shared.http_address, DEADLINE) as sock:
         sock.sendall(head("POST /pub?topic=t", f"Content-Length: {LIMIT + 1}", "Expect: 100-continue"))
         assert split_responses(read_all(sock)) == TOO_BIG[:1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.daemons import Daemon, eventually, own_command
-from kit.http_api import TEXT, ask, topic_stats
+from kit.http_api import TEXT, ask
 from kit.nsq_client import Client
 from kit.pairs import Pair, running_pair
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
@@ -155,7 +155,7 @@ def test_memory_page_reports_what_is_held(gnsqd_factory: DaemonFactory) -> None:
         wait_for(gnsqd, "t", "b", depth=5)
         post(gnsqd, "/pub?topic=t&defer=3600000", b"later")
         wait_for(gnsqd, "t", "b", deferred_count=1)
-        in_memory = [channel["depth"] - channel["backend_depth"] for channel in topic_stats(gnsqd, "t")["channels"]]
+        in_memory = [channel["depth"] - channel["backend_depth"] for channel in gnsqd.topic_stats("t")["channels"]]
         _, page = ask(gnsqd, "GET /debug/pprof/heap")
     figures = dict(re.findall(r"^(\w+) = (.*)$", page, re.MULTILINE))
     assert int(figures["heap_in_use_bytes"]) > 1 << 20

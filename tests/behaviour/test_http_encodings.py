@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from kit.daemons import DEADLINE, Daemon, open_socket, own_command
-from kit.http_api import chunked, exchange, head, message, read_all, split_responses, topic_stats
+from kit.http_api import chunked, exchange, head, message, read_all, split_responses
 from kit.nsq_client import mpub_body
 from kit.observers import resident_bytes
 from kit.traffic import create, take
@@ -36,7 +36,7 @@ _numbers = itertools.count()
 
 
 def with_window(log: int) -> bytes:
-    """A frame that does not specify its size, so its window is that of the compressor."""
+    """Returns a frame that does not specify its size, so its window is that of the compressor."""
     compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: log})
     return bytes(compressor.compress(SMALL) + compressor.flush())
 
@@ -93,7 +93,7 @@ def test_long_bodies_are_decoded(shared: Daemon, topic: str, coding: str) -> Non
     lines = [b"line %d" % number for number in range(20_000)]
     assert post(shared, f"/mpub?topic={topic}", coding, compress(b"\n".join(lines))) == OK
     assert post(shared, f"/mpub?topic={topic}&binary=true", coding, compress(mpub_body(b"one\n", b"two"))) == OK
-    stats = topic_stats(shared, topic)
+    stats = shared.topic_stats(topic)
     assert stats["message_count"] == 20_004
     assert stats["message_bytes"] == len(NOISE) + LARGEST + sum(map(len, lines)) + 7
 

@@ -45,7 +45,7 @@ def pair(peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
 # One request to one endpoint
 
 
-class Row(NamedTuple):
+class Case(NamedTuple):
     """`{t}` in a request stands for a topic that no other row has. A body without headers gets its Content-Length.
     `answer` is the status and the text, or the code of the error; "" where that is not worth writing down."""
 
@@ -56,8 +56,8 @@ class Row(NamedTuple):
     before: tuple[str, ...] = ()  # requests for the state that the row is about
 
 
-def rows(path: str, queries: Iterable[str], answer: str, body: bytes = b"", before: tuple[str, ...] = ()) -> list[Row]:
-    return [Row(f"{path}{query}", answer, body, before=before) for query in queries]
+def rows(path: str, queries: Iterable[str], answer: str, body: bytes = b"", before: tuple[str, ...] = ()) -> list[Case]:
+    return [Case(f"{path}{query}", answer, body, before=before) for query in queries]
 
 
 CHUNKED = ("Transfer-Encoding: chunked",)
@@ -83,7 +83,7 @@ MAKE_TOPIC = ("POST /topic/create?topic={t}",)
 MAKE_CHANNEL = (*MAKE_TOPIC, "POST /channel/create?topic={t}&channel=c")
 
 
-def publishing_rows(path: str, body: bytes) -> list[Row]:
+def publishing_rows(path: str, body: bytes) -> list[Case]:
     return [
         *rows(path, BAD_QUERIES, INVALID_REQUEST, body),
         *rows(path, WITHOUT_TOPIC, NO_TOPIC, body),
@@ -97,56 +97,56 @@ PUB = [
     *rows("POST /pub", ["?topic={t}", "?topic=%zz", ""], "400 MSG_EMPTY"),
     *rows("POST /pub", ["?topic={t}", f"?topic={'a' * 64}"], OK, b"x" * 10),
     *rows("POST /pub", ["?topic={t}", "?topic=%zz", ""], MSG_TOO_BIG, b"x" * 11),
-    Row("POST /pub?topic={t}", MSG_TOO_BIG, b"", ("Content-Length: 300000",)),
-    Row("POST /pub?topic={t}", OK, chunked(b"xx", b"y" * 8), CHUNKED),
-    Row("POST /pub?topic={t}", MSG_TOO_BIG, chunked(b"xx", b"y" * 9), CHUNKED),
-    Row("POST /pub?topic={t}", "400 MSG_EMPTY", chunked(), CHUNKED),
-    Row("POST /pub?topic={t}", INTERNAL_ERROR, b"xyz", CUT_OFF),
-    Row("POST /pub?topic={t}", INTERNAL_ERROR, b"5\r\nab", CUT_CHUNKED),
+    Case("POST /pub?topic={t}", MSG_TOO_BIG, b"", ("Content-Length: 300000",)),
+    Case("POST /pub?topic={t}", OK, chunked(b"xx", b"y" * 8), CHUNKED),
+    Case("POST /pub?topic={t}", MSG_TOO_BIG, chunked(b"xx", b"y" * 9), CHUNKED),
+    Case("POST /pub?topic={t}", "400 MSG_EMPTY", chunked(), CHUNKED),
+    Case("POST /pub?topic={t}", INTERNAL_ERROR, b"xyz", CUT_OFF),
+    Case("POST /pub?topic={t}", INTERNAL_ERROR, b"5\r\nab", CUT_CHUNKED),
     *rows("POST /pub?topic={t}&defer=", ["0", "1", "3600000", "%2B5", "007", "1&defer=x"], OK, b"x"),
     *rows("POST /pub?topic={t}&defer=", ["", "+5", "-1", "3600001", "abc", "1.5", "0x10", "1_0"], INVALID_DEFER, b"x"),
     *rows("POST /pub?topic={t}&defer=", ["1e3", "9223372036854", "9223372036854775807"], INVALID_DEFER, b"x"),
     *rows("POST /pub?topic={t}&defer=", ["9223372036854775808", "9223372036855", "x&defer=1"], INVALID_DEFER, b"x"),
-    Row("POST /pub?topic={t}&defer=3600000", OK, b"x", before=MAKE_CHANNEL),
-    Row("POST /pub?defer=x", NO_TOPIC, b"x"),
-    Row("POST /pub?defer=x&topic=$", INVALID_TOPIC, b"x"),
+    Case("POST /pub?topic={t}&defer=3600000", OK, b"x", before=MAKE_CHANNEL),
+    Case("POST /pub?defer=x", NO_TOPIC, b"x"),
+    Case("POST /pub?defer=x&topic=$", INVALID_TOPIC, b"x"),
 ]
 
 BINARY = "POST /mpub?topic={t}&binary=true"
 MPUB = [
     *publishing_rows("POST /mpub", b"x\ny"),
-    *[Row("POST /mpub?topic={t}", OK, body) for body in (
+    *[Case("POST /mpub?topic={t}", OK, body) for body in (
         b"", b"\n", b"\n\n\n", b"a", b"a\n", b"a\nb\nc", b"\n\na\n\nb\r\n", b"x" * 10 + b"\n", (b"x" * 9 + b"\n") * 4,
         b"a\0b\n\xff",
     )],
-    *[Row("POST /mpub?topic={t}", MSG_TOO_BIG, body) for body in (b"x" * 11, b"a\n" + b"x" * 11 + b"\nb")],
-    *[Row("POST /mpub?topic={t}", BODY_TOO_BIG, body) for body in (b"a" * 41, b"\n" * 41)],
+    *[Case("POST /mpub?topic={t}", MSG_TOO_BIG, body) for body in (b"x" * 11, b"a\n" + b"x" * 11 + b"\nb")],
+    *[Case("POST /mpub?topic={t}", BODY_TOO_BIG, body) for body in (b"a" * 41, b"\n" * 41)],
     *rows("POST /mpub", ["?topic=%zz", ""], BODY_TOO_BIG, b"a" * 41),
-    Row("POST /mpub?topic={t}", BODY_TOO_BIG, b"", ("Content-Length: 300000",)),
-    Row("POST /mpub?topic={t}&deferred=x", OK, b"a\nb"),
-    Row("POST /mpub?topic={t}", OK, chunked(b"ab\nc", b"d\ne"), CHUNKED),
-    Row("POST /mpub?topic={t}", OK, chunked(*[b"x" * 9 + b"\n"] * 4), CHUNKED),
-    Row("POST /mpub?topic={t}", BODY_TOO_BIG, chunked(*[b"x" * 9 + b"\n"] * 4, b"\n"), CHUNKED),
-    Row("POST /mpub?topic={t}", BODY_TOO_BIG, chunked(*[b"x" * 9 + b"\n"] * 2, b"y" * 30), CHUNKED),
-    Row("POST /mpub?topic={t}", MSG_TOO_BIG, chunked(b"x" * 11, b"\n" * 40), CHUNKED),
-    Row("POST /mpub?topic=$", INVALID_TOPIC, chunked(*[b"x" * 9 + b"\n"] * 5), CHUNKED),
-    Row("POST /mpub?topic={t}", INTERNAL_ERROR, b"xyz", CUT_OFF),
-    Row("POST /mpub?topic={t}", INTERNAL_ERROR, b"1\r\nx\r\nzz\r\n", CUT_CHUNKED),
+    Case("POST /mpub?topic={t}", BODY_TOO_BIG, b"", ("Content-Length: 300000",)),
+    Case("POST /mpub?topic={t}&deferred=x", OK, b"a\nb"),
+    Case("POST /mpub?topic={t}", OK, chunked(b"ab\nc", b"d\ne"), CHUNKED),
+    Case("POST /mpub?topic={t}", OK, chunked(*[b"x" * 9 + b"\n"] * 4), CHUNKED),
+    Case("POST /mpub?topic={t}", BODY_TOO_BIG, chunked(*[b"x" * 9 + b"\n"] * 4, b"\n"), CHUNKED),
+    Case("POST /mpub?topic={t}", BODY_TOO_BIG, chunked(*[b"x" * 9 + b"\n"] * 2, b"y" * 30), CHUNKED),
+    Case("POST /mpub?topic={t}", MSG_TOO_BIG, chunked(b"x" * 11, b"\n" * 40), CHUNKED),
+    Case("POST /mpub?topic=$", INVALID_TOPIC, chunked(*[b"x" * 9 + b"\n"] * 5), CHUNKED),
+    Case("POST /mpub?topic={t}", INTERNAL_ERROR, b"xyz", CUT_OFF),
+    Case("POST /mpub?topic={t}", INTERNAL_ERROR, b"1\r\nx\r\nzz\r\n", CUT_CHUNKED),
     *rows("POST /mpub?topic={t}&binary=", ["true", "1", "", "True", "no"], OK, mpub_body(b"ab", b"c")),
     *rows("POST /mpub?topic={t}&binary=", ["false", "0"], MSG_TOO_BIG, mpub_body(b"ab", b"c")),
     *rows("POST /mpub?topic={t}&binary=", ["false&binary=true", "true&binary=false"], OK, mpub_body(b"ab")),
-    *[Row(BINARY, OK, body) for body in (mpub_body(b"x" * 10), mpub_body(b"ab", b"x" * 10) + b"trailing")],
-    *[Row(BINARY, BAD_BODY, body) for body in (
+    *[Case(BINARY, OK, body) for body in (mpub_body(b"x" * 10), mpub_body(b"ab", b"x" * 10) + b"trailing")],
+    *[Case(BINARY, BAD_BODY, body) for body in (
         b"", b"\0\0\0", b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x08"
     )],
-    *[Row(BINARY, BAD_MESSAGE, body) for body in (
+    *[Case(BINARY, BAD_MESSAGE, body) for body in (
         b"\0\0\0\x07", b"\0\0\0\x01", b"\0\0\0\x01\0\0", b"\0\0\0\x01\xff\xff\xff\xff",
         mpub_body(b""), mpub_body(b"x" * 11), mpub_body(b"ab")[:-1], mpub_body(b"ab", b""),
     )],
-    Row(BINARY, BODY_TOO_BIG, b"x" * 41),
-    Row(BINARY, OK, chunked(mpub_body(b"ab")[:5], mpub_body(b"ab")[5:]), CHUNKED),
-    Row(BINARY, BAD_MESSAGE, mpub_body(b"ab")[:9], CUT_OFF),
-    Row(BINARY, BAD_BODY, b"\0\0\0", CUT_OFF),
+    Case(BINARY, BODY_TOO_BIG, b"x" * 41),
+    Case(BINARY, OK, chunked(mpub_body(b"ab")[:5], mpub_body(b"ab")[5:]), CHUNKED),
+    Case(BINARY, BAD_MESSAGE, mpub_body(b"ab")[:9], CUT_OFF),
+    Case(BINARY, BAD_BODY, b"\0\0\0", CUT_OFF),
 ]  # fmt: skip
 
 FILL_TOPIC = (*MAKE_TOPIC, "POST /topic/pause?topic={t}", "POST /pub?topic={t}")
@@ -154,8 +154,8 @@ FILL_CHANNEL = (*MAKE_CHANNEL, "POST /pub?topic={t}")
 DONE = "200 "
 
 
-def action_rows() -> Iterator[Row]:
-    """/topic/* and /channel/*: each has the same cases, though not the same answers."""
+def action_rows() -> Iterator[Case]:
+    """Yields the rows of /topic/* and /channel/*: each has the same cases, though not the same answers."""
     for action in ("create", "delete", "empty", "pause", "unpause"):
         creates, again = action == "create", (DONE if action != "delete" else TOPIC_NOT_FOUND)
         missing = DONE if creates else TOPIC_NOT_FOUND
@@ -165,12 +165,12 @@ def action_rows() -> Iterator[Row]:
         yield from rows(path, BAD_NAMES, INVALID_TOPIC if action in ("create", "empty") else TOPIC_NOT_FOUND)
         yield from rows(path, [*GOOD_NAMES, EPHEMERAL], missing)
         yield from rows(path, GOOD_NAMES, DONE, before=MAKE_TOPIC)
-        yield Row(f"{path}{EPHEMERAL}", missing, before=MAKE_TOPIC)
-        yield Row(f"{path}?topic={{t}}", DONE, before=FILL_TOPIC)
-        yield Row(f"{path}?topic={{t}}", DONE, before=FILL_CHANNEL)
-        yield Row(f"{path}?topic={{t}}", again, before=(*MAKE_TOPIC, f"{path}?topic={{t}}"))
-        yield Row(path, NO_TOPIC, b"topic={t}", before=MAKE_TOPIC)
-        yield Row(f"{path}?topic={{t}}", DONE if creates else INVALID_REQUEST, b"xyz", CUT_OFF, before=MAKE_TOPIC)
+        yield Case(f"{path}{EPHEMERAL}", missing, before=MAKE_TOPIC)
+        yield Case(f"{path}?topic={{t}}", DONE, before=FILL_TOPIC)
+        yield Case(f"{path}?topic={{t}}", DONE, before=FILL_CHANNEL)
+        yield Case(f"{path}?topic={{t}}", again, before=(*MAKE_TOPIC, f"{path}?topic={{t}}"))
+        yield Case(path, NO_TOPIC, b"topic={t}", before=MAKE_TOPIC)
+        yield Case(f"{path}?topic={{t}}", DONE if creates else INVALID_REQUEST, b"xyz", CUT_OFF, before=MAKE_TOPIC)
 
         path = f"POST /channel/{action}"
         invalid, no_channel = "400 INVALID_ARG_CHANNEL", "404 CHANNEL_NOT_FOUND"
@@ -182,15 +182,15 @@ def action_rows() -> Iterator[Row]:
         for before in ((), MAKE_CHANNEL):
             yield from rows(path, ["?topic={t}", "?topic={t}&Channel=c"], "400 MISSING_ARG_CHANNEL", before=before)
             for name in ("", "a$", "a%20b", "%23ephemeral", "c" * 65, "%FF", "&channel=c"):
-                yield Row(f"{path}?topic={{t}}&channel={name}", invalid, before=before)
+                yield Case(f"{path}?topic={{t}}&channel={name}", invalid, before=before)
             for name in ("c", "c&channel=$"):
-                yield Row(f"{path}?topic={{t}}&channel={name}", DONE if before else TOPIC_NOT_FOUND, before=before)
+                yield Case(f"{path}?topic={{t}}&channel={name}", DONE if before else TOPIC_NOT_FOUND, before=before)
             for name in ("d", "c%23ephemeral", "c" * 64):
-                yield Row(f"{path}?topic={{t}}&channel={name}", missing if before else TOPIC_NOT_FOUND, before=before)
-        yield Row(f"{path}?topic={{t}}&channel=c", DONE, before=FILL_CHANNEL)
-        yield Row(f"{path}?topic={{t}}&channel=c", again, before=(*MAKE_CHANNEL, f"{path}?topic={{t}}&channel=c"))
-        yield Row(path, NO_TOPIC, b"topic={t}&channel=c", before=MAKE_CHANNEL)
-        yield Row(f"{path}?topic={{t}}&channel=c", INVALID_REQUEST, b"xyz", CUT_OFF, before=MAKE_CHANNEL)
+                yield Case(f"{path}?topic={{t}}&channel={name}", missing if before else TOPIC_NOT_FOUND, before=before)
+        yield Case(f"{path}?topic={{t}}&channel=c", DONE, before=FILL_CHANNEL)
+        yield Case(f"{path}?topic={{t}}&channel=c", again, before=(*MAKE_CHANNEL, f"{path}?topic={{t}}&channel=c"))
+        yield Case(path, NO_TOPIC, b"topic={t}&channel=c", before=MAKE_CHANNEL)
+        yield Case(f"{path}?topic={{t}}&channel=c", INVALID_REQUEST, b"xyz", CUT_OFF, before=MAKE_CHANNEL)
 
 
 ABOUT = [
@@ -198,11 +198,11 @@ ABOUT = [
     *rows("GET /info", ["", "?a=%zz"], ""),
     *rows("GET /stats", ["?a=%zz", "?a;b", "?format=json&topic=%zz"], INVALID_REQUEST),
     *rows("GET /stats", ["?topic={t}", "?format=json&topic={t}"], "", before=MAKE_CHANNEL),
-    Row("GET /stats?topic={t}&format=json", "", headers=("Accept-Encoding: gzip, deflate",)),
-    Row("GET /stats?topic={t}", "", headers=("Accept: application/json",)),
-    Row("GET /stats?topic={t}", "", b"body"),
-    Row("GET /ping", OK, headers=("Connection: close",)),
-    Row("GET /nope", "404 NOT_FOUND", headers=("Connection: close",)),
+    Case("GET /stats?topic={t}&format=json", "", headers=("Accept-Encoding: gzip, deflate",)),
+    Case("GET /stats?topic={t}", "", headers=("Accept: application/json",)),
+    Case("GET /stats?topic={t}", "", b"body"),
+    Case("GET /ping", OK, headers=("Connection: close",)),
+    Case("GET /nope", "404 NOT_FOUND", headers=("Connection: close",)),
 ]
 
 TABLES = pytest.mark.parametrize(
@@ -211,8 +211,7 @@ TABLES = pytest.mark.parametrize(
 _numbers = itertools.count()
 
 
-def ask_row(nsqd: Daemon, row: Row, topic: str) -> Answer:
-    """The answer to a row, after what comes before it."""
+def ask_row(nsqd: Daemon, row: Case, topic: str) -> Answer:
     for line in row.before:
         method, target = line.replace("{t}", topic).split(" ")
         assert nsqd.http(method, target, b"x")[0] == 200, line
@@ -224,7 +223,7 @@ def ask_row(nsqd: Daemon, row: Row, topic: str) -> Answer:
 
 
 @TABLES
-def test_every_row_has_its_answer(shared: Daemon, table: list[Row]) -> None:
+def test_every_row_has_its_answer(shared: Daemon, table: list[Case]) -> None:
     for row in table:
         found = ask_row(shared, row, f"topic{next(_numbers)}")
         status, _, text = row.answer.partition(" ")
@@ -234,7 +233,7 @@ def test_every_row_has_its_answer(shared: Daemon, table: list[Row]) -> None:
 
 @pytest.mark.peer
 @TABLES
-def test_every_row_is_answered_alike_and_does_the_same(pair: Pair, table: list[Row]) -> None:
+def test_every_row_is_answered_alike_and_does_the_same(pair: Pair, table: list[Case]) -> None:
     assert [difference for row in table if (difference := compare(pair, row))] == []
 
 
@@ -246,7 +245,7 @@ def test_delay_that_is_small_only_modulo_a_power_of_two_is_refused_other_than_by
             assert ask(nsqd, "POST /topic/delete?topic=overflow") == (200, "")
 
 
-def compare(pair: Pair, row: Row) -> object:
+def compare(pair: Pair, row: Case) -> object:
     topic = f"topic{next(_numbers)}"
     ours, real = (ask_row(nsqd, row, topic) for nsqd in pair)
     if row.headers in (CUT_OFF, CUT_CHUNKED):  # no connection goes on after that: it does not matter who says so
@@ -273,7 +272,7 @@ ELSEWHERE = [
 
 
 def spellings(path: str) -> list[str]:
-    """What is almost `path`, and redirected to it where that has the method."""
+    """Returns paths that are almost `path`, and redirected to it where that has the method."""
     escaped = f"{path[:2]}%{path[2:3].encode().hex()}{path[3:]}"
     dotted = f"/.{path}", f"/x/..{path}", f"{path}/.", f"{path}/x/.."
     return [f"{path}/", f"{path}//", path.replace("/", "//"), path.upper(), path.title(), escaped, *dotted]

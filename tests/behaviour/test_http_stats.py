@@ -38,7 +38,7 @@ def test_stats_of_an_empty_daemon(nsqd: Daemon) -> None:
 
 
 def occupy(nsqd: Daemon) -> list[Client]:
-    """Paused and ephemeral ones, messages everywhere, consumers and producers."""
+    """Creates paused and ephemeral ones, messages everywhere, consumers and producers."""
     for topic, channels in {"b": ["x"], "a": ["none", "c1", "c2"], "idle": [], "q" * 40: ["r" * 40]}.items():
         create(nsqd, topic, *channels)
     post(nsqd, "/channel/pause?topic=a&channel=c2")
@@ -68,7 +68,7 @@ def occupy(nsqd: Daemon) -> list[Client]:
 def pair(
     peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Pair, list[Client]]]:
-    """Both daemons after the same traffic, and their clients."""
+    """Starts both daemons with the same traffic, and returns their clients as well."""
     with running_pair(tmp_path_factory.mktemp("pair"), peer_binary("nsqd"), *FLAGS) as pair, ExitStack() as stack:
         clients = [stack.enter_context(client) for nsqd in pair for client in occupy(nsqd)]
         yield pair, clients

@@ -1,18 +1,14 @@
 """Roles for topics over HTTP, of tokens, certificates and auth servers (contrib/docs/security.md). The real nsqd has
 none."""
 
-import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from behaviour.test_http_auth import ANYBODY, CHANNEL, FULL, FULL_TOKEN, READ, TOPIC, status
-from behaviour.test_https import https_address
-from gnsqd.shared.client import tls_context
+from behaviour.test_http_auth import ANYBODY, CHANNEL, FULL, FULL_TOKEN, READ, TOPIC, Certificates, status
 from kit.auth_server import AuthServer, grant, query, response
-from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
 from kit.http_api import exchange, head, message, read_all, split_responses
 from kit.traffic import DaemonFactory
@@ -49,7 +45,7 @@ def permitted(nsqd: Daemon, endpoints: list[str], token: str) -> list[str]:
 
 
 def scope(nsqd: Daemon, what: str, token: str) -> str:
-    """The role that the answer asks for."""
+    """Returns the role that the answer asks for."""
     method, target = what.split(" ", 1)
     code, headers, body = nsqd.http(method, target, b"x", {"Authorization": f"Bearer {token}"})
     assert (code, body.decode()) == (403, message("FORBIDDEN"))
@@ -199,30 +195,14 @@ def test_line_with_a_bad_role_is_refused_with_its_number(tmp_path: Path) -> None
 
 
 def test_roles_of_a_certificate(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
-    authority = issue("authority", authority=True)
-    authority_file, _ = authority.write(tmp_path / "authority")
-    cert, key = issue("server", authority).write(tmp_path / "server")
+    certificates = Certificates(tmp_path)
     file = tmp_path / "tokens"
     file.write_text(f"cn=shop publish:orders.* read:orders.*\ncn=dashboard\n{PUBLISHER} publish:t\n")
-    gnsqd = gnsqd_factory(
-        f"--tls-cert={cert}",
-        f"--tls-key={key}",
-        f"--tls-root-ca-file={authority_file}",
-        "--tls-client-auth-policy=require-verify",
-        f"--http-auth-token-file=read:{file}",
-    )
-    context = tls_context(authority_file, None, None, True)
+    gnsqd = gnsqd_factory(*certificates.flags, f"--http-auth-token-file=read:{file}")
+    requests = ("POST /pub?topic=orders.eu", "GET /stats?topic=orders.eu", "POST /pub?topic=t", "GET /stats")
 
     def codes(name: str, token: str = "") -> list[int]:
-        context.load_cert_chain(*issue(name, authority).write(tmp_path / name))
-        found = []
-        for what in ("POST /pub?topic=orders.eu", "GET /stats?topic=orders.eu", "POST /pub?topic=t", "GET /stats"):
-            connection = http.client.HTTPSConnection(*https_address(gnsqd), timeout=DEADLINE, context=context)
-            method, target = what.split(" ")
-            connection.request(method, target, b"x", {"Authorization": f"Bearer {token}"} if token else {})
-            found.append(connection.getresponse().status)
-            connection.close()
-        return found
+        return certificates.statuses(gnsqd, name, requests, token)
 
     assert codes("shop") == [200, 200, 403, 403]
     assert codes("dashboard") == [403, 200, 403, 200]
@@ -304,9 +284,3 @@ def test_others_are_served_while_the_auth_server_is_asked(asking: Daemon, server
         assert status(asking, "POST /pub?topic=orders", FULL_TOKEN) == 200
         server.awake.set()
         assert split_responses(read_all(waiting)) == [(200, "OK")]
-
-
-def test_option_needs_an_auth_server(tmp_path: Path) -> None:
-    flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--http-auth-server"]
-    result = run_to_end(own_command(), *flags, cwd=tmp_path)
-    assert (result.returncode, "--http-auth-server needs --auth-http-address" in result.stderr) == (1, True)

@@ -17,7 +17,7 @@ import pytest
 from gnsqd.shared.client import tls_context
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket
-from kit.http_api import JSON, V1, exchange, head, message, read_all, split_responses, topic_stats
+from kit.http_api import JSON, V1, exchange, head, message, read_all, split_responses
 from kit.traffic import DaemonFactory
 
 KeyPair = tuple[str, str]
@@ -26,7 +26,7 @@ NO_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTT
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
 
 
-class Files(NamedTuple):
+class TLSFiles(NamedTuple):
     """PEM files: what the daemon is started with, and key pairs of clients."""
 
     flags: list[str]
@@ -36,16 +36,15 @@ class Files(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def files(identities: dict[str, KeyPair], tls_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> Files:
+def files(identities: dict[str, KeyPair], tls_flags: list[str], tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
     authority, _ = identities["authority"]
     flags = [*tls_flags, f"--tls-root-ca-file={authority}"]
     unsigned = issue("unsigned").write(tmp_path_factory.mktemp("unsigned") / "client")
-    return Files(flags, authority, identities["known"], unsigned)
+    return TLSFiles(flags, authority, identities["known"], unsigned)
 
 
 @pytest.fixture(scope="module")
-def shared(module_factory: DaemonFactory, files: Files) -> Daemon:
-    """One daemon for all the tests that leave nothing on it another could trip over."""
+def shared(module_factory: DaemonFactory, files: TLSFiles) -> Daemon:
     return module_factory(*files.flags)
 
 
@@ -55,7 +54,7 @@ def https_address(nsqd: Daemon) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-def client_context(files: Files, identity: KeyPair | None = None) -> ssl.SSLContext:
+def client_context(files: TLSFiles, identity: KeyPair | None = None) -> ssl.SSLContext:
     context = tls_context(files.authority, None, None, True)
     if identity is not None:
         context.load_cert_chain(*identity)
@@ -68,7 +67,7 @@ def connect(nsqd: Daemon, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 
 def ask_all(nsqd: Daemon, context: ssl.SSLContext, data: bytes) -> list[tuple[int, str]]:
-    """The answers to `data` on one connection, which a last request ends; that one's answer is left out."""
+    """Returns the answers to `data` on one connection, without that to a last request, which ends it."""
     with connect(nsqd, context) as sock:
         sock.sendall(data + head("GET /ping", "Connection: close"))
         *answers, last = split_responses(read_all(sock))
@@ -77,12 +76,12 @@ def ask_all(nsqd: Daemon, context: ssl.SSLContext, data: bytes) -> list[tuple[in
 
 
 def request(
-    nsqd: Daemon, context: ssl.SSLContext, what: str, body: bytes | None = None
+    nsqd: Daemon, context: ssl.SSLContext, what: str, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
     connection = http.client.HTTPSConnection(*https_address(nsqd), timeout=DEADLINE, context=context)
     method, target = what.split(" ", 1)
     try:
-        connection.request(method, target, body)
+        connection.request(method, target, body, headers or {})
         response = connection.getresponse()
         return response.status, response.headers, response.read()
     finally:
@@ -96,7 +95,7 @@ def post(target: str, body: bytes = b"") -> bytes:
 # Requests
 
 
-def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daemon, files: Files) -> None:
+def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daemon, files: TLSFiles) -> None:
     rows = [
         (head("GET /ping"), 200, "OK"),
         (head("OPTIONS *"), 200, ""),
@@ -106,7 +105,7 @@ def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daem
         (post("/mpub?topic=every", b"a\nb\n"), 200, "OK"),
     ]
     assert ask_all(shared, client_context(files), b"".join(row[0] for row in rows)) == [row[1:] for row in rows]
-    assert topic_stats(shared, "every")["message_count"] == 3
+    assert shared.topic_stats("every")["message_count"] == 3
     status, _, body = request(shared, client_context(files), "POST /pub?topic=every", b"x" * 2_000_000)
     assert (status, body.decode()) == (413, message("MSG_TOO_BIG"))
     names = {f"long{number}" for number in range(400)}
@@ -117,7 +116,7 @@ def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daem
     assert names <= {topic["topic_name"] for topic in json.loads(body)["topics"]}
 
 
-def test_headers_and_log_lines_are_those_of_plain_http(shared: Daemon, files: Files) -> None:
+def test_headers_and_log_lines_are_those_of_plain_http(shared: Daemon, files: TLSFiles) -> None:
     with connect(shared, client_context(files)) as sock:
         port = sock.getsockname()[1]
         sock.sendall(head("GET /ping?logged", "Connection: close"))
@@ -131,7 +130,7 @@ def test_headers_and_log_lines_are_those_of_plain_http(shared: Daemon, files: Fi
         assert {**headers, "Date": ""} == {**plain_headers, "Date": ""}, what
 
 
-def test_client_that_offers_http_2_gets_http_1_1(shared: Daemon, files: Files) -> None:
+def test_client_that_offers_http_2_gets_http_1_1(shared: Daemon, files: TLSFiles) -> None:
     context = client_context(files)
     context.set_alpn_protocols(["h2", "http/1.1"])
     with connect(shared, context) as sock:
@@ -178,7 +177,9 @@ PATHS = ["GET /ping", "GET /info", "GET /stats", "GET /nope", "GET //ping", "POS
 
 
 @pytest.mark.parametrize("value", ["false", "tcp-https", "true"])
-def test_tls_required_closes_plain_http_only_when_true(nsqd_factory: DaemonFactory, files: Files, value: str) -> None:
+def test_tls_required_closes_plain_http_only_when_true(
+    nsqd_factory: DaemonFactory, files: TLSFiles, value: str
+) -> None:
     nsqd = nsqd_factory(*files.flags, f"--tls-required={value}")
     assert request(nsqd, client_context(files), "GET /ping")[2] == b"OK"
     if value != "true":
@@ -194,7 +195,7 @@ def test_tls_required_closes_plain_http_only_when_true(nsqd_factory: DaemonFacto
     assert json.loads(request(nsqd, client_context(files), "GET /stats?format=json")[2])["topics"] == []
 
 
-def test_refusal_names_port_0_where_there_is_no_https(nsqd_factory: DaemonFactory, files: Files) -> None:
+def test_refusal_names_port_0_where_there_is_no_https(nsqd_factory: DaemonFactory, files: TLSFiles) -> None:
     nsqd = nsqd_factory(*files.flags, "--tls-required", "--https-address=")
     assert nsqd.http("GET", "/ping")[2] == b'{"message": "TLS_REQUIRED", "https_port": 0}'
     assert "HTTPS: " not in nsqd.log()
@@ -202,7 +203,7 @@ def test_refusal_names_port_0_where_there_is_no_https(nsqd_factory: DaemonFactor
 
 @pytest.mark.parametrize("policy", ["require", "require-verify"])
 def test_client_needs_the_certificate_that_the_policy_asks_for(
-    nsqd_factory: DaemonFactory, files: Files, policy: str
+    nsqd_factory: DaemonFactory, files: TLSFiles, policy: str
 ) -> None:
     nsqd = nsqd_factory(*files.flags, f"--tls-client-auth-policy={policy}")
 
@@ -225,7 +226,7 @@ def test_client_needs_the_certificate_that_the_policy_asks_for(
 # The listener
 
 
-def test_https_works_without_plain_http(nsqd_factory: DaemonFactory, files: Files) -> None:
+def test_https_works_without_plain_http(nsqd_factory: DaemonFactory, files: TLSFiles) -> None:
     nsqd = nsqd_factory(*files.flags, "--http-address=", "--tls-required")
     info = json.loads(request(nsqd, client_context(files), "GET /info")[2])
     assert (info["http_port"], info["tcp_port"]) == (0, nsqd.tcp_address[1])
@@ -236,7 +237,7 @@ def test_without_a_certificate_there_is_no_https(nsqd_factory: DaemonFactory) ->
     assert "HTTPS: " not in nsqd_factory("--https-address=is not even looked at").log()
 
 
-def test_exit_closes_the_listener_and_its_connections(nsqd_factory: DaemonFactory, files: Files) -> None:
+def test_exit_closes_the_listener_and_its_connections(nsqd_factory: DaemonFactory, files: TLSFiles) -> None:
     nsqd = nsqd_factory(*files.flags)
     with connect(nsqd, client_context(files)) as idle, open_socket(https_address(nsqd), DEADLINE) as stuck:
         idle.sendall(head("GET /ping"))

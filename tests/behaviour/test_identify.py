@@ -141,7 +141,7 @@ def test_size_of_the_body_is_checked_before_it_is_read(nsqd_factory: DaemonFacto
 
 
 def test_nothing_that_a_client_sends_makes_another_line_of_the_log(gnsqd_factory: DaemonFactory) -> None:
-    """The real daemon prints all of it as it comes."""
+    # The real daemon prints all of it as it comes.
     gnsqd = gnsqd_factory("--log-level=debug")
     genuine = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} [A-Z]+: [^\0-\x1f\x7f-\x9f\u2028\u2029]*")
     forged = "\n\r[nsqd] forged\x1b[2J\u2028"
@@ -236,7 +236,7 @@ def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(
             client.publish(topic, b"still here")
 
     def switched_on_later() -> None:
-        """That changes the deadlines only: no heartbeat comes, and silence still closes the connection."""
+        """Changes the deadlines only: no heartbeat comes, and silence still closes the connection."""
         with Client(nsqd.tcp_address) as client:
             client.identify(heartbeat_interval=-1)
             client.identify(heartbeat_interval=1000)
@@ -338,15 +338,17 @@ def test_unbuffered_client_gets_every_message_at_once(nsqd: Daemon, publisher: C
 
 
 def test_buffer_without_a_timeout_strands_no_message(gnsqd: Daemon, topic: str) -> None:
-    """Corrected (NSQD-COMPAT 0.1, item 2): the real daemon flushes it with the next heartbeat, after up to 30 s."""
+    # Corrected (NSQD-COMPAT 0.1, item 2): the real daemon flushes it with the next heartbeat, after up to 30 s.
     with buffering(gnsqd, topic, 10, output_buffer_timeout=-1) as client, Client(gnsqd.tcp_address) as publisher:
         publisher.publish(topic, b"x")
         assert client.message(timeout=10).body == b"x"
 
 
 def in_flight_of(nsqd: Daemon, topic: str, count: int) -> int:
-    """How many messages are in flight once all `count` of them have been looked at. The real daemon counts one figure
-    after the other, so two looks in a row must have the same."""
+    """Returns how many messages are in flight once all `count` of them have been looked at.
+
+    The real daemon counts one figure after the other, so two looks in a row must have the same.
+    """
     looks: list[dict[str, Any]] = [{}]
 
     def drained() -> dict[str, Any] | None:
@@ -372,7 +374,7 @@ def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: Daemon
 
 
 def test_sample_rate_of_1_gives_one_in_a_hundred(gnsqd_factory: DaemonFactory, topic: str) -> None:
-    """Corrected (NSQD-COMPAT 0.1, item 15): the real daemon gives N + 1 %."""
+    # Corrected (NSQD-COMPAT 0.1, item 15): the real daemon gives N + 1 %.
     nsqd = gnsqd_factory("--max-rdy-count=20000", "--mem-queue-size=20000")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
         client.identify(sample_rate=1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket, wait_until_stopped
 from kit.exposition import labels, series
-from kit.http_api import ask, head, topic_stats
+from kit.http_api import ask, head
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
@@ -17,7 +17,7 @@ ROW = r"WARNING: CHANNEL\((\S+)\): (\w+), as it had no consumer for (\S+) - dept
 
 
 def actions(nsqd: Daemon) -> list[tuple[str, str, int, int]]:
-    """What was done according to the log: channel, deed, depth and number of deferred messages."""
+    """Returns channel, deed, depth and number of deferred messages of each action in the log."""
     return [(name, deed, int(depth), int(late)) for name, deed, _, depth, late in re.findall(ROW, nsqd.log())]
 
 
@@ -111,7 +111,7 @@ def test_rules_of_a_channel_or_of_all_others_override_the_options(gnsqd_factory:
     nsqd.kill()  # it was logged when it could not be undone any more
     assert '"gone"' not in (nsqd.data_path / "nsqd.dat").read_text()
     nsqd.start()
-    assert [channel["channel_name"] for channel in topic_stats(nsqd, "t")["channels"]] == ["kept", "ruled"]
+    assert [channel["channel_name"] for channel in nsqd.topic_stats("t")["channels"]] == ["kept", "ruled"]
     for channel, timeout in (("kept", 3 * 3600e9), ("ruled", 0)):
         assert nsqd.channel_stats("t", channel)["rules"]["idle_timeout"] == timeout
     rules = post(nsqd, "/channel/rules?topic=other&channel=c&idle_timeout=200ms&idle_policy=pause")
@@ -139,7 +139,6 @@ def test_time_in_which_the_daemon_is_stopped_does_not_count(gnsqd_factory: Daemo
 
 
 def read(sock: socket.socket) -> Iterator[bytes]:
-    """All that comes, up to the end."""
     return iter(lambda: sock.recv(65536), b"")
 
 

@@ -45,7 +45,7 @@ PERHAPS = {
 
 
 def lines(nsqd: Daemon) -> list[str]:
-    """The log's lines from the level on; clients are numbered as they came."""
+    """Returns the log's lines from the level on; clients are numbered as they came."""
     clients: dict[str, str] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -75,7 +75,7 @@ def without(lines: list[str], *tables: dict[str, str]) -> list[str]:
 
 
 def session(nsqd: Daemon) -> None:
-    """Something of everything that is logged, and the exit."""
+    """Does something of everything that is logged, and exits."""
     consume_and_publish(nsqd)
     provoke_errors(nsqd)
     steer(nsqd)
@@ -87,7 +87,7 @@ def session(nsqd: Daemon) -> None:
 
 
 def connect(nsqd: Daemon) -> Client:
-    """A client of which the daemon has taken notice, so that the next one comes after it."""
+    """Connects a client and waits for its line, so that the next client comes after it."""
     count = nsqd.log().count("desired protocol magic")
     client = Client(nsqd.tcp_address)
     eventually(lambda: nsqd.log().count("desired protocol magic") > count)
@@ -99,7 +99,7 @@ def logged(nsqd: Daemon, text: str) -> None:
 
 
 def served(nsqd: Daemon, count: int) -> None:
-    """Wait until that many clients have come and gone."""
+    """Waits until this number of clients has come and gone."""
     for what in ("exiting ioloop", "exiting messagePump"):
         eventually(lambda what=what: nsqd.log().count(what) == count, what)  # type: ignore[misc]
 
@@ -208,7 +208,7 @@ def steer(nsqd: Daemon) -> None:
 
 
 def end_streams(nsqd: Daemon) -> None:
-    """Compressed streams that end as they should, in the middle, or with the connection."""
+    """Sends compressed streams that end as they should, in the middle, or with the connection."""
     deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     ended = deflate.compress(b"NOP\n") + deflate.flush()
     count = nsqd.log().count("exiting ioloop")
@@ -251,7 +251,7 @@ def leave_messages(nsqd: Daemon) -> None:
 
 @pytest.fixture(scope="module")
 def logs(peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]]:
-    """The lines of ours and of the real one, after the same session."""
+    """Returns the lines of ours and of the real one, after the same session."""
     with running_pair(tmp_path_factory.mktemp("logs"), peer_binary("nsqd"), "--log-level=debug") as pair:
         for nsqd in pair:
             session(nsqd)
@@ -265,7 +265,7 @@ def test_every_line_is_there_as_often(logs: tuple[list[str], list[str]]) -> None
 
 
 def test_lines_that_are_excused_are_there(logs: tuple[list[str], list[str]]) -> None:
-    """An excuse that nobody needs any more has to go."""
+    # An excuse that nobody needs any more has to go.
     ours, real = logs
     for pattern in {**ONLY_REAL, **ANY_NUMBER}:
         assert any(re.fullmatch(pattern, line) for line in real), pattern
@@ -274,7 +274,7 @@ def test_lines_that_are_excused_are_there(logs: tuple[list[str], list[str]]) -> 
 
 
 def sequences(lines: list[str]) -> dict[str, list[str]]:
-    """By subject: what one IOLoop wrote, what became of one topic, requests, and the daemon itself."""
+    """Returns lines by subject: one IOLoop, one topic, requests, and the daemon itself."""
     found: dict[str, list[str]] = {}
     for line in without(lines, ONLY_REAL, ONLY_OURS, ANY_NUMBER, PERHAPS):
         if re.search("messagePump|writing msg", line):
@@ -297,7 +297,7 @@ def test_lines_about_one_thing_come_in_the_same_order(logs: tuple[list[str], lis
 
 
 def test_lines_about_nsqlookupd_are_there_as_often(peer_binary: Callable[[str], Path], tmp_path: Path) -> None:
-    """One nsqlookupd that answers, and one that is not there."""
+    # One nsqlookupd that answers, and one that is not there.
     found = []
     for name, command in (("gnsqd", own_command()), ("nsqd", [str(peer_binary("nsqd"))])):
         with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd") as lookupd:

@@ -1,4 +1,4 @@
-"""Where lines of the log go: a reader that does not read, and lines of JSON for machines, and warnings of ours."""
+"""The output of the log: a reader that does not read, lines of JSON for machines, and warnings of ours."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ LONG = "x" * 8000  # characters of a request's path
 
 @contextmanager
 def unread(kind: str, command: list[str], *flags: str) -> Iterator[tuple[int, Callable[[], bytes]]]:
-    """A daemon that writes its log to a pipe or socket: its HTTP port, and what reads all that is there."""
+    """Runs a daemon that logs to a pipe or socket; yields its HTTP port, and a function that reads all there is."""
     theirs, ours = [end.detach() for end in socket.socketpair()] if kind == "socket" else os.pipe()[::-1]
     port = free_port()
     flags = ("--tcp-address=127.0.0.1:0", f"--http-address=127.0.0.1:{port}", *flags)
@@ -125,7 +125,7 @@ def objects(log: str) -> list[dict[str, str]]:
 
 
 def fields(log: str, text: str) -> dict[str, str]:
-    """The only line with this text, without what every line has."""
+    """Returns the only line with this text, without what every line has."""
     (line,) = (line for line in objects(log) if line["text"] == text)
     return {name: value for name, value in line.items() if name not in ("time", "daemon", "text")}
 

@@ -13,7 +13,7 @@ import pytest
 
 from kit.daemons import address_of, eventually
 from kit.http_api import Answer, head, message, read_all, split_responses, whole_answer
-from kit.lookupds import IDENTITY, Lookupd, LookupdPair, Nsqd, lists_sorted, normal, own_lookupd_command
+from kit.lookupds import IDENTITY, Lookupd, LookupdPair, Registrant, lists_sorted, normal, own_lookupd_command
 
 pytestmark = pytest.mark.peer
 
@@ -62,10 +62,10 @@ REQUESTS = [
 def test_every_endpoint_and_error_is_that_of_nsqlookupd(lookupd_pair: LookupdPair) -> None:
     with ExitStack() as stack:
         for lookupd in lookupd_pair:
-            first = stack.enter_context(Nsqd(lookupd))
+            first = stack.enter_context(Registrant(lookupd))
             first.register("t c")
             second = stack.enter_context(
-                Nsqd(lookupd, {**IDENTITY, "broadcast_address": "<&>\u2028\u00e9", "http_port": 3})
+                Registrant(lookupd, {**IDENTITY, "broadcast_address": "<&>\u2028\u00e9", "http_port": 3})
             )
             second.register("t", "u")
         for request in REQUESTS:
@@ -75,7 +75,7 @@ def test_every_endpoint_and_error_is_that_of_nsqlookupd(lookupd_pair: LookupdPai
 
 
 def logged(lookupd: Lookupd) -> list[str]:
-    """The lines about requests and names, without what differs, those of one deletion in order."""
+    """Returns the lines about requests and names, without what differs, those of one deletion in order."""
     lines = [re.sub(r"^\S+ \S+ \S+ ", "", line) for line in normal(lookupd.log()).splitlines()]
     lines = [re.sub(r" [\d.]+(ns|\u00b5s|ms|s)$", " D", line) for line in lines]
     return sorted(line for line in lines if "listening" not in line and "nsqlookupd v" not in line)
@@ -101,7 +101,7 @@ def test_text_of_an_nsqd_is_escaped_as_by_nsqlookupd(lookupd_pair: LookupdPair) 
     identity = {**IDENTITY, "hostname": text, "broadcast_address": text, "version": text}
     with ExitStack() as stack:
         for lookupd in lookupd_pair:
-            stack.enter_context(Nsqd(lookupd, identity)).register("t")
+            stack.enter_context(Registrant(lookupd, identity)).register("t")
         for path in ("/lookup?topic=t", "/nodes", "/debug"):
             pages = []
             for lookupd in lookupd_pair:
@@ -135,7 +135,7 @@ def command(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path]) 
 
 def test_producer_that_is_not_heard_of_is_hidden_until_it_pings(command: list[str], tmp_path: Path) -> None:
     lookupd = Lookupd(command, tmp_path / "lookupd", "--inactive-producer-timeout=500ms")
-    with lookupd, Nsqd(lookupd) as nsqd:
+    with lookupd, Registrant(lookupd) as nsqd:
         for _ in range(2):
             nsqd.register("t c")  # which does not count as a sign of life
             assert nsqd.command(b"PING\n") == b"OK"
@@ -149,7 +149,11 @@ def test_producer_that_is_not_heard_of_is_hidden_until_it_pings(command: list[st
 
 def test_tombstone_hides_a_producer_of_a_topic_for_its_lifetime(command: list[str], tmp_path: Path) -> None:
     lookupd = Lookupd(command, tmp_path / "lookupd", "--tombstone-lifetime=2s")
-    with lookupd, Nsqd(lookupd) as nsqd, Nsqd(lookupd, {**IDENTITY, "tcp_port": 3, "http_port": 4}) as other:
+    with (
+        lookupd,
+        Registrant(lookupd) as nsqd,
+        Registrant(lookupd, {**IDENTITY, "tcp_port": 3, "http_port": 4}) as other,
+    ):
         for one in (nsqd, other):
             one.register("t", "u")
         lookupd.ask("/topic/tombstone?topic=t&node=b:2", "POST")

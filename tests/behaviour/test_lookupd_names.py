@@ -34,7 +34,7 @@ class Hosts:
             pytest.skip(f"no /etc/hosts of one's own in a namespace here: {done.stderr.strip()}")
 
     def write(self, *addresses: str) -> None:
-        """The addresses of the name `nsqlookupds.test`."""
+        """Writes the addresses of the name `nsqlookupds.test`."""
         names = [
             "127.0.0.1 localhost here.test",
             "::1 localhost",
@@ -50,7 +50,6 @@ def hosts(tmp_path: Path) -> Hosts:
 
 @pytest.fixture
 def lookupds(hosts: Hosts, tmp_path: Path) -> Iterator[list[Lookupd]]:
-    """Those of 127.0.0.1, 127.0.0.2 and 127.0.0.3, on the same port."""
     port, addresses = free_port(), ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     with ExitStack() as stack:
         made = [Lookupd(own_lookupd_command(), tmp_path / host, ports=(port, 0), host=host) for host in addresses]
@@ -59,14 +58,14 @@ def lookupds(hosts: Hosts, tmp_path: Path) -> Iterator[list[Lookupd]]:
 
 @pytest.fixture
 def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    """Start a daemon that reads `hosts`."""
+    """Starts a daemon that reads `hosts`."""
     with ExitStack() as stack:
         command = [*hosts.command, *own_command()]
         yield lambda *flags: stack.enter_context(Daemon(command, tmp_path / "data", *flags))
 
 
 def connected(nsqd: Daemon, *addresses: str) -> None:
-    """Wait until these are its nsqlookupds, and have all registrations."""
+    """Waits until these are its nsqlookupds, and have all registrations."""
 
     def shown() -> dict[object, float]:
         page = series(nsqd.http("GET", "/metrics")[2])

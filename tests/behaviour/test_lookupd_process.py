@@ -14,7 +14,7 @@ import pytest
 
 from kit.daemons import DEADLINE, accepted_at_end, address_of, eventually, free_port, run_to_end
 from kit.http_api import read_all
-from kit.lookupds import REAL_COMMAND, Lookupd, LookupdPair, Nsqd, handles_signals, normal, own_lookupd_command
+from kit.lookupds import REAL_COMMAND, Lookupd, LookupdPair, Registrant, handles_signals, normal, own_lookupd_command
 
 pytestmark = pytest.mark.peer
 
@@ -27,7 +27,7 @@ ANY_PORTS = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
 
 @pytest.fixture
 def run(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Run:
-    """Run both to their end, with the same flags, in an empty directory; ours comes first."""
+    """Runs both to their end, with the same flags, in an empty directory; ours comes first."""
     peer_binary("nsqlookupd")
 
     def run_both(*flags: str) -> tuple[Result, Result]:
@@ -38,7 +38,7 @@ def run(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Run:
 
 
 def shown(result: Result) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr, without dates and our own flags."""
+    """Returns exit code, stdout and stderr, without dates and our own flags."""
     lines = re.sub(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(\.\d{6})?", "DATE", normal(result.stderr))
     theirs = lines.partition("\nFlags of gnsqlookupd alone:\n")[0]
     return result.returncode, normal(result.stdout), EXTRA.sub(r" - \1", theirs)
@@ -85,7 +85,6 @@ def test_bad_value_in_the_config_file_prints_and_exits_as_nsqlookupd(run: Run, t
 
 @pytest.fixture
 def start(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Iterator[Callable[..., LookupdPair]]:
-    """Start both with the same flags."""
     peer_binary("nsqlookupd")
     with ExitStack() as stack:
 
@@ -111,7 +110,7 @@ def test_values_of_the_config_file_take_effect_and_flags_win(start: Start, tmp_p
     ours, real = start(f"--config={config}", "--broadcast-address=c", "--log-prefix=q ")
     for lookupd in (ours, real):
         assert lookupd.log().startswith("q ")
-        with Nsqd(lookupd) as nsqd:
+        with Registrant(lookupd) as nsqd:
             assert nsqd.identity["broadcast_address"] == "c"
             nsqd.register("t")
             lookupd.ask("/topic/tombstone?topic=t&node=b:2", "POST")
@@ -150,7 +149,7 @@ def test_signal_ends_connections_and_exits_with_0(start: Start, number: signal.S
     for lookupd in start():
         greetings = [(address_of(lookupd.tcp_address), b"  V1PING\n")]
         greetings.append((address_of(lookupd.http_address), b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"))
-        with Nsqd(lookupd) as nsqd:
+        with Registrant(lookupd) as nsqd:
             accepted = accepted_at_end(greetings, partial(lookupd.terminate, number))
             assert accepted == [], "connected again as soon as they were closed"
             assert lookupd.process is not None
@@ -163,7 +162,7 @@ def test_signal_ends_connections_and_exits_with_0(start: Start, number: signal.S
 
 
 def test_exit_does_not_wait_for_clients_without_magic(lookupd: Lookupd) -> None:
-    """The real nsqlookupd does."""
+    # The real nsqlookupd does.
     with lookupd.connect() as sock:
         eventually(lambda: "new client" in lookupd.log())
         started = time.monotonic()

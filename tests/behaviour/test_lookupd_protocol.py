@@ -20,7 +20,7 @@ from kit.lookupds import (
     EmbeddedLookupd,
     Lookupd,
     LookupdPair,
-    Nsqd,
+    Registrant,
     identify,
     lists_sorted,
     normal,
@@ -32,7 +32,6 @@ pytestmark = pytest.mark.peer
 
 
 def exchange(lookupd: Lookupd, data: bytes) -> str:
-    """All that comes back for `data`, after which this side of the connection ends."""
     with lookupd.connect() as sock:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
@@ -40,14 +39,14 @@ def exchange(lookupd: Lookupd, data: bytes) -> str:
 
 
 def log_lines(lookupd: Lookupd) -> list[str]:
-    """The lines without date; consecutive ones about what one client leaves, or about the start, sorted."""
+    """Returns the lines without date; sorts consecutive ones about one client's registrations, or about the start."""
     lines = [re.sub(r"^(\S+ )?\S+ \S+ ", r"\1", line) for line in normal(lookupd.log()).splitlines()]
     groups = groupby(lines, lambda line: re.findall("listening| UNREGISTER ", line))
     return [line for key, group in groups for line in (sorted(group) if key else group)]
 
 
 def has_logged_all(lookupd: Lookupd) -> bool:
-    """Whether the last line about each client is there: nsqlookupd logs a bad magic after it closed the connection."""
+    """True if the last line about each client is there: nsqlookupd logs a bad magic after it closed the connection."""
     log = lookupd.log()
     return log.count("TCP: new client(") == len(re.findall(r"ERROR: (?:client\(|failed to read protocol version)", log))
 
@@ -136,7 +135,6 @@ def test_every_command_and_error_is_answered_and_logged_as_by_nsqlookupd(lookupd
 
 
 def contents(lookupd: Lookupd) -> dict[str, object]:
-    """What nsqlookupd holds, lists in order."""
     paths = ["/topics", "/nodes", "/debug", "/channels?topic=t", "/channels?topic=*", "/lookup?topic=*"]
     paths += ["/channels?topic=e%23ephemeral"]
     if not lookupd.ask("/topics")["topics"]:
@@ -162,7 +160,7 @@ STEPS = (
 def test_registrations_come_and_go_as_in_nsqlookupd(lookupd_pair: LookupdPair) -> None:
     with ExitStack() as stack:
         nsqds = [
-            {name: stack.enter_context(Nsqd(lookupd, {**IDENTITY, "hostname": name})) for name in "ab"}
+            {name: stack.enter_context(Registrant(lookupd, {**IDENTITY, "hostname": name})) for name in "ab"}
             for lookupd in lookupd_pair
         ]
         assert contents(lookupd_pair[0]) == contents(lookupd_pair[1])
@@ -178,8 +176,8 @@ def test_registrations_come_and_go_as_in_nsqlookupd(lookupd_pair: LookupdPair) -
 
 
 def test_ephemeral_name_goes_with_its_last_producer_in_whatever_way(lookupd: Lookupd) -> None:
-    """The real one keeps it for ever unless the last producer unregisters that very name."""
-    with Nsqd(lookupd) as one, Nsqd(lookupd) as other:
+    # The real one keeps it for ever unless the last producer unregisters that very name.
+    with Registrant(lookupd) as one, Registrant(lookupd) as other:
         one.register("t c", "t d#ephemeral", "t f#ephemeral", "e#ephemeral f#ephemeral")
         other.register("t d#ephemeral", "t g#ephemeral")
         lookupd.ask("/channel/create?topic=t&channel=h%23ephemeral", "POST")  # has no producer to lose
@@ -193,7 +191,7 @@ def test_ephemeral_name_goes_with_its_last_producer_in_whatever_way(lookupd: Loo
 
 def test_reply_to_identify_has_the_ports_of_nsqlookupd(lookupd_pair: LookupdPair) -> None:
     for lookupd in lookupd_pair:
-        with Nsqd(lookupd) as nsqd:
+        with Registrant(lookupd) as nsqd:
             addresses = [f"127.0.0.1:{nsqd.identity[port]}" for port in ("tcp_port", "http_port")]
             assert addresses == [lookupd.tcp_address, lookupd.http_address]
             assert nsqd.address in lookupd.log()
@@ -202,7 +200,7 @@ def test_reply_to_identify_has_the_ports_of_nsqlookupd(lookupd_pair: LookupdPair
 def test_commands_may_come_in_any_pieces(lookupd_pair: LookupdPair) -> None:
     data = identify(IDENTITY) + b"REGISTER t c\nPING\n"
     for lookupd in lookupd_pair:
-        with Nsqd(lookupd, None) as nsqd:
+        with Registrant(lookupd, None) as nsqd:
             for byte in data:
                 nsqd.sock.sendall(bytes([byte]))
             assert json.loads(nsqd.reply())["version"] == "1.3.0"
@@ -214,15 +212,15 @@ def test_commands_may_come_in_any_pieces(lookupd_pair: LookupdPair) -> None:
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), 16385, (1 << 31) - 1])
 def test_size_that_is_negative_or_too_large_is_refused(lookupd: Lookupd, size: int) -> None:
-    """A negative one ends the real nsqlookupd, and a large one takes as much memory."""
-    with Nsqd(lookupd) as other, Nsqd(lookupd, None) as nsqd:
+    # A negative one ends the real nsqlookupd, and a large one takes as much memory.
+    with Registrant(lookupd) as other, Registrant(lookupd, None) as nsqd:
         assert nsqd.command(b"IDENTIFY\n" + struct.pack(">i", size)) == b"E_BAD_BODY IDENTIFY failed to read body"
         assert nsqd.reply() == b""
         assert other.command(b"PING\n") == b"OK"
 
 
 def test_longest_line_and_body_are_taken(lookupd: Lookupd) -> None:
-    with Nsqd(lookupd, {**IDENTITY, "version": "v" * 16000}) as nsqd:
+    with Registrant(lookupd, {**IDENTITY, "version": "v" * 16000}) as nsqd:
         assert nsqd.command(b"PING " + b"x" * (16384 - 6) + b"\n") == b"OK"
         nsqd.sock.sendall(b"x" * 16384)
         assert nsqd.reply() == b"E_INVALID command line is longer than 16384 bytes"
@@ -230,9 +228,12 @@ def test_longest_line_and_body_are_taken(lookupd: Lookupd) -> None:
 
 
 def test_registrations_beyond_the_limit_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
-    with Lookupd(own_lookupd_command(), tmp_path / "ours", "--max-registrations=6") as lookupd, Nsqd(lookupd) as nsqd:
+    with (
+        Lookupd(own_lookupd_command(), tmp_path / "ours", "--max-registrations=6") as lookupd,
+        Registrant(lookupd) as nsqd,
+    ):
         nsqd.register("t c", "t")  # a topic, a channel, and a registration for each
-        with Nsqd(lookupd) as other:
+        with Registrant(lookupd) as other:
             assert other.command(b"REGISTER u c\n") == b"E_REGISTER_FAILED REGISTER failed too many registrations"
             assert other.reply() == b""
         assert lookupd.registered() == {"t:", "t:c"}
@@ -243,7 +244,10 @@ def test_registrations_beyond_the_limit_are_refused_and_nothing_is_lost(tmp_path
 
 
 def test_client_without_magic_is_disconnected(tmp_path: Path) -> None:
-    with Lookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=1s") as lookupd, Nsqd(lookupd) as nsqd:
+    with (
+        Lookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=1s") as lookupd,
+        Registrant(lookupd) as nsqd,
+    ):
         with lookupd.connect() as sock:
             assert read_all(sock) == b""
         assert "ERROR: failed to read protocol version - read tcp 127.0.0.1:" in lookupd.log()
@@ -252,12 +256,12 @@ def test_client_without_magic_is_disconnected(tmp_path: Path) -> None:
 
 def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     with Lookupd(own_lookupd_command(), tmp_path / "ours", "--max-tcp-connections=2") as lookupd:
-        with Nsqd(lookupd), Nsqd(lookupd) as second:
+        with Registrant(lookupd), Registrant(lookupd) as second:
             with lookupd.connect() as sock:
                 assert read_all(sock) == b""
             assert second.command(b"PING\n") == b"OK"
         eventually(lambda: lookupd.producers() == [])
-        with Nsqd(lookupd) as nsqd:
+        with Registrant(lookupd) as nsqd:
             assert nsqd.command(b"PING\n") == b"OK"
 
 
@@ -276,7 +280,7 @@ BAD_CLIENTS = {
 @pytest.mark.parametrize("to", ["tcp", "http"])
 @pytest.mark.parametrize("embedded", [False, True])
 def test_bad_clients_harm_nobody(gnsqd_factory: DaemonFactory, tmp_path: Path, embedded: bool, to: str) -> None:
-    """200 of them at once: silent, cut off in the middle, not reading, and sending garbage."""
+    # 200 of them at once: silent, cut off in the middle, not reading, and sending garbage.
     with ExitStack() as stack:
         daemon = gnsqd_factory(*EMBEDDED) if embedded else None
         if daemon is not None:
@@ -284,7 +288,7 @@ def test_bad_clients_harm_nobody(gnsqd_factory: DaemonFactory, tmp_path: Path, e
         else:
             lookupd = stack.enter_context(Lookupd(own_lookupd_command(), tmp_path / "ours"))
         own = len(lookupd.producers())
-        with ExitStack() as clients, Nsqd(lookupd) as nsqd:
+        with ExitStack() as clients, Registrant(lookupd) as nsqd:
             for number in range(200):
                 sock = clients.enter_context(lookupd.connect(to))
                 sock.sendall(BAD_CLIENTS[to][number % len(BAD_CLIENTS[to])])

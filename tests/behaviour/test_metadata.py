@@ -22,7 +22,6 @@ Topics = dict[str, tuple[bool, dict[str, bool]]]  # topic -> (paused, {channel: 
 
 
 def on_disk(nsqd: Daemon) -> Topics:
-    """What nsqd.dat lists."""
     document = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())
     assert (list(document), document["version"]) == (["topics", "version"], "1.3.0")
     return {
@@ -32,7 +31,6 @@ def on_disk(nsqd: Daemon) -> Topics:
 
 
 def alive(nsqd: Daemon) -> Topics:
-    """What the daemon has."""
     return {
         topic["topic_name"]: (topic["paused"], {entry["channel_name"]: entry["paused"] for entry in topic["channels"]})
         for topic in nsqd.stats()["topics"]
@@ -41,7 +39,7 @@ def alive(nsqd: Daemon) -> Topics:
 
 @contextmanager
 def frozen(nsqd: Daemon) -> Iterator[None]:
-    """The daemon does nothing meanwhile, and its files are as SIGKILL would leave them."""
+    """Stops the daemon meanwhile, and leaves its files as SIGKILL would."""
     nsqd.send_signal(signal.SIGSTOP)
     try:
         os.waitid(os.P_PID, nsqd.pid, os.WSTOPPED | os.WNOWAIT)
@@ -68,7 +66,7 @@ STEPS: list[tuple[str, bool, dict[str, bool] | None]] = [  # what is done, and w
 
 
 def test_what_was_answered_is_on_disk(gnsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Corrected (0.1, items 20 and 22): the real daemon answers first, and fails about half of the deletions."""
+    # Corrected (0.1, items 20 and 22): the real daemon answers first, and fails about half of the deletions.
     monkeypatch.setattr(Daemon, "preloaded", False)  # so that `frozen` can wait for a child of this process
     gnsqd.restart()
     expected: Topics = {}
@@ -174,7 +172,7 @@ def test_metadata_of_a_daemon_before_1_0_is_left_alone_and_can_be_renamed(nsqd_f
 
 
 def test_leftovers_of_killed_and_real_daemons_are_removed(gnsqd: Daemon, peer_binary: Callable[[str], Path]) -> None:
-    """Due times of a queue that the real daemon has deleted, and unfinished files."""
+    # Due times of a queue that the real daemon has deleted, and unfinished files.
     with Client(gnsqd.tcp_address) as client:
         for topic in ("gone", "kept"):
             client.command(f"DPUB {topic} 3600000".encode(), b"x")

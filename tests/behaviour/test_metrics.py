@@ -90,7 +90,7 @@ def test_finished_messages_and_rdy_counts_add_up(gnsqd: Daemon) -> None:
 
 
 def timed_age(daemon: Daemon, its: Labels) -> tuple[float, int, int]:
-    """The age that a scrape shows, and the wall clock before and after it in ns."""
+    """Returns the age that a scrape shows, and the wall clock before and after it in ns."""
     before = time.time_ns()
     age = scrape(daemon)[f"gnsqd_{'channel' if its == OF_CHANNEL else 'topic'}_oldest_message_age_seconds", its]
     return age, before, time.time_ns()
@@ -103,7 +103,7 @@ def assert_age_since(since: int, timed: tuple[float, int, int]) -> None:
 
 @pytest.mark.parametrize("store", STORES)
 def test_age_is_that_of_the_message_that_comes_next(gnsqd_factory: DaemonFactory, store: str) -> None:
-    """The topic's, as long as there is no channel, and then the channel's."""
+    # The topic's, as long as there is no channel, and then the channel's.
     daemon = gnsqd_factory(*STORES[store])
     with Client(daemon.tcp_address) as publisher, Client(daemon.tcp_address) as consumer:
         publisher.publish("t", b"x")

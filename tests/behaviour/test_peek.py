@@ -24,7 +24,6 @@ def bodies(answer: dict[str, Any]) -> list[str]:
 
 
 def fill(nsqd: Daemon, *messages: bytes) -> None:
-    """A topic with one channel that holds these messages."""
     create(nsqd, "t", "c")
     for body in messages:
         publish(nsqd, "t", body)

@@ -261,14 +261,14 @@ def test_inner_sizes_of_an_mpub_decide_where_it_ends(client: Client, nsqd: Daemo
 
 
 def test_inner_sizes_of_an_mpub_may_not_exceed_max_body_size_together(gnsqd_factory: DaemonFactory, topic: str) -> None:
-    """Corrected (NSQD-COMPAT 0.1, item 24): the real daemon reads up to count x max-msg-size bytes."""
+    # Corrected (NSQD-COMPAT 0.1, item 24): the real daemon reads up to count x max-msg-size bytes.
     with Client(gnsqd_factory(*LIMITS).tcp_address) as client:
         client.send(b"MPUB %b\n" % topic.encode() + int32(8) + int32(11) + sized(b"x" * 100) * 10 + int32(1))
         assert split_frames(client.recv_until_closed()) == frames(b"E_BAD_BODY MPUB body too big 1001 > 1000")
 
 
 def test_numbers_beyond_64_bits_are_invalid(gnsqd_factory: DaemonFactory) -> None:
-    """Corrected (NSQD-COMPAT 0.1, item 18): the real daemon takes them modulo 2**64."""
+    # Corrected (NSQD-COMPAT 0.1, item 18): the real daemon takes them modulo 2**64.
     address = gnsqd_factory(*LIMITS).tcp_address
     for line, error in (
         (b"RDY 18446744073709551616", b"E_INVALID RDY count 18446744073709551616 out of range 0-50"),

@@ -1,28 +1,16 @@
-"""What a clean exit keeps and what it forgets (NSQD-COMPAT 3, exit order, and 4.1)."""
+"""A clean exit: what is kept and what is forgotten (NSQD-COMPAT 3, exit order, and 4.1)."""
 
 import json
 import signal
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from kit.daemons import Daemon, eventually
+from kit.handover import queued_and_in_flight, shape
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
-
-
-def shape(nsqd: Daemon) -> dict[str, Any]:
-    """topic -> (paused, depth, {channel: (paused, depth)})."""
-    return {
-        topic["topic_name"]: (
-            topic["paused"],
-            topic["depth"],
-            {channel["channel_name"]: (channel["paused"], channel["depth"]) for channel in topic["channels"]},
-        )
-        for topic in nsqd.stats()["topics"]
-    }
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -49,7 +37,7 @@ def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
     assert list(metadata) == ["topics", "version"]
     assert metadata["version"] == "1.3.0"
     assert {topic["name"] for topic in metadata["topics"]} == {"a", "b", "c"}
-    assert shape(nsqd.start()) == {
+    assert shape(nsqd.start(), "depth") == {
         "a": (False, 0, {"one": (False, 1), "two": (True, 1)}),
         "b": (False, 0, {}),
         "c": (True, 1, {"one": (False, 0)}),
@@ -59,7 +47,7 @@ def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
     for topic, channel in (("a", "two"), ("c", "one")):
         assert take(nsqd, topic, channel, 1)[0].body == b"held"
     nsqd.restart()
-    assert shape(nsqd) == {
+    assert shape(nsqd, "depth") == {
         "a": (False, 0, {"one": (False, 1), "two": (False, 0)}),
         "b": (False, 0, {}),
         "c": (False, 0, {"one": (False, 0)}),
@@ -78,12 +66,7 @@ def test_messages_survive_wherever_they_were(nsqd_factory: DaemonFactory) -> Non
         client.command(b"DPUB t 1500", b"deferred")
         assert client.response() == b"OK"
         client.publish("lonely", b"no channel", b"on disk", *[b"x"] * 8)
-
-        def waiting_and_in_flight() -> tuple[int, int]:
-            stats = nsqd.channel_stats("t", "c")
-            return stats["depth"] + stats["deferred_count"], stats["in_flight_count"]
-
-        eventually(lambda: waiting_and_in_flight() == (9, 1))
+        eventually(lambda: queued_and_in_flight(nsqd, "t", "c") == (9, 1))
         assert nsqd.terminate() == 0
     nsqd.start()
     lonely = [entry for entry in nsqd.stats()["topics"] if entry["topic_name"] == "lonely"]
@@ -111,7 +94,7 @@ def test_half_read_queue_goes_on_where_it_was(nsqd_factory: DaemonFactory) -> No
             read.append(message.body)
         assert nsqd.channel_stats("t", "c")["depth"] == left
         nsqd.restart()
-        assert shape(nsqd) == {"t": (False, 0, {"c": (False, left)})}
+        assert shape(nsqd, "depth") == {"t": (False, 0, {"c": (False, left)})}
     assert Counter(read) == Counter(bodies)
 
 
@@ -121,17 +104,17 @@ def test_what_was_deleted_and_emptied_stays_so(nsqd_factory: DaemonFactory) -> N
         create(nsqd, topic, "c", "d")
         publish(nsqd, topic, b"0", b"1", b"2")
     both = {"c": (False, 3), "d": (False, 3)}
-    eventually(lambda: shape(nsqd) == dict.fromkeys(("gone", "kept", "emptied"), (False, 0, both)))
+    eventually(lambda: shape(nsqd, "depth") == dict.fromkeys(("gone", "kept", "emptied"), (False, 0, both)))
     post(nsqd, "/topic/delete?topic=gone")
     post(nsqd, "/channel/delete?topic=kept&channel=c")
     post(nsqd, "/channel/empty?topic=emptied&channel=c")
     nsqd.restart()
-    assert shape(nsqd) == {
+    assert shape(nsqd, "depth") == {
         "kept": (False, 0, {"d": (False, 3)}),
         "emptied": (False, 0, {"c": (False, 0), "d": (False, 3)}),
     }
     create(nsqd, "gone")
-    assert shape(nsqd)["gone"] == (False, 0, {})
+    assert shape(nsqd, "depth")["gone"] == (False, 0, {})
 
 
 def test_counters_start_again_at_zero_and_publishing_goes_on(nsqd_factory: DaemonFactory) -> None:
@@ -147,7 +130,7 @@ def test_counters_start_again_at_zero_and_publishing_goes_on(nsqd_factory: Daemo
 
 
 def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_factory: DaemonFactory) -> None:
-    """For ours only: the real daemon waits for such clients until they leave."""
+    # For ours only: the real daemon waits for such clients until they leave.
     for magic in (b"", b"  V2"):
         gnsqd = gnsqd_factory()
         gnsqd.send_signal(signal.SIGSTOP)  # so that the connections and the signal are there at once
@@ -170,7 +153,7 @@ def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_fac
 def test_messages_accepted_while_they_could_be_larger_are_delivered(
     gnsqd_factory: DaemonFactory, flag: str, end: Callable[[Daemon], object]
 ) -> None:
-    """Corrected: the real nsqd takes them for damage, and does not write the ones in flight."""
+    # Corrected: the real nsqd takes them for damage, and does not write the ones in flight.
     nsqd = gnsqd_factory(flag)
     bodies = [b"%d" % number * size for number, size in enumerate([10, 3000, 20, 100_000, 4000, 30])]
     publish(nsqd, "t", *bodies)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, StartFailed, eventually
+from kit.daemons import Daemon, eventually
 from kit.exposition import labels, series
 from kit.http_api import ask, message, refusals
 from kit.nsq_client import Client, Message
@@ -29,7 +29,7 @@ def plan(nsqd: Daemon, to: str) -> dict[str, Any]:
 
 
 def moment(timestamp: int) -> str:
-    """RFC 3339, with a time zone other than UTC."""
+    """Returns a time as in RFC 3339, with a time zone other than UTC."""
     text = datetime.fromtimestamp(timestamp // 10**9 + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{timestamp % 10**9 // 1000:06}%2B01:00"
 
@@ -199,16 +199,3 @@ def test_without_retention_it_is_refused(gnsqd_factory: DaemonFactory, flags: tu
     assert ask(nsqd, f"{REWIND}&to=first") == (400, message(code))
     assert ask(nsqd, "POST /channel/create?topic=t&channel=n&from=first") == (400, message(code))
     assert ("gnsqd_topic_retained_messages" in nsqd.http("GET", "/metrics")[2].decode()) == (code == "NO_RETENTION")
-
-
-@pytest.mark.parametrize(
-    "flags, text",
-    [
-        (("--retention-bytes=1000000",), "--retention-bytes needs --durability"),
-        (("--durability=process", "--retention-time=1h"), "--retention-time needs --retention-bytes"),
-        (("--durability=process", "--retention-bytes=-1"), "--retention-bytes must be >= 0"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(gnsqd_factory: DaemonFactory, flags: tuple[str, ...], text: str) -> None:
-    with pytest.raises(StartFailed, match=text):
-        gnsqd_factory(*flags)

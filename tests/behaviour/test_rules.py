@@ -258,27 +258,6 @@ def test_option_has_the_rules_until_they_are_changed(gnsqd_factory: DaemonFactor
     assert not (nsqd.data_path / FILE).exists()
 
 
-FORM = "must be <topic>:<channel>:rate=<n>:burst=<n>:ordered=true:idle_timeout=<duration>:idle_policy="
-FORM += "pause|empty|delete|none"
-
-
-@pytest.mark.parametrize(
-    "text, reason",
-    [
-        ("t:c", f'{FORM}, not "t:c"'),
-        ("t:c:speed=1", f'{FORM}, not "t:c:speed=1"'),
-        ("t:c:rate=fast", 'invalid rate in "t:c:rate=fast"'),
-        ("t:c:burst=0", 'invalid burst in "t:c:burst=0"'),
-        ("t:*:idle_timeout=3", 'invalid idle_timeout (expected: a duration such as 72h) in "t:*:idle_timeout=3"'),
-        ("t:c:idle_policy=x", 'invalid idle_policy (expected: pause, empty, delete, none) in "t:c:idle_policy=x"'),
-    ],
-)
-def test_option_that_is_not_valid_ends_the_start(gnsqd_factory: DaemonFactory, text: str, reason: str) -> None:
-    with pytest.raises(StartFailed) as failure:
-        gnsqd_factory(f"--channel-rules={text}")
-    assert reason in str(failure.value)
-
-
 @pytest.mark.parametrize(
     "content, reason",
     [

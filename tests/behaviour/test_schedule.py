@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, StartFailed, eventually
+from kit.daemons import Daemon, eventually
 from kit.http_api import ask, message, refusals
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, take
@@ -29,7 +29,7 @@ def nsqd(gnsqd_factory: DaemonFactory, request: pytest.FixtureRequest) -> Daemon
 
 
 def defer(nsqd: Daemon, *delays: int) -> None:
-    """Messages whose bodies are their delays, in ms."""
+    """Publishes messages whose bodies are their delays, in ms."""
     for delay in delays:
         post(nsqd, f"/pub?topic=t&defer={delay}", b"%d" % delay)
     eventually(lambda: scheduled(nsqd)["deferred"] + nsqd.channel_stats("t", "c")["depth"] >= len(delays))
@@ -166,8 +166,3 @@ def test_longest_time_is_that_of_nsqd_unless_set(gnsqd_factory: DaemonFactory) -
             assert client.response() == b"OK"
             client.command(b"DPUB t %d" % (longest + 1), b"x")
             assert client.error() == b"E_INVALID DPUB timeout %d out of range 0-%d" % (longest + 1, longest)
-
-
-def test_negative_longest_time_is_refused(gnsqd_factory: DaemonFactory) -> None:
-    with pytest.raises(StartFailed, match="--max-defer-time must be >= 0"):
-        gnsqd_factory("--max-defer-time=-1s")

@@ -1,4 +1,4 @@
-"""What a statsd gets from gnsqd and from the real nsqd: lines, packets, and when they come (NSQD-COMPAT section 7)."""
+"""Lines and packets for a statsd, from gnsqd and from the real nsqd, and when they come (NSQD-COMPAT section 7)."""
 
 import re
 import socket
@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from kit.daemons import DEADLINE, Daemon, eventually, free_port, own_command
-from kit.http_api import ask, topic_stats
+from kit.http_api import ask
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post
 
@@ -52,7 +52,7 @@ class Push(list[Packet]):
         return {name: int(value) for name, value, line_kind in found if line_kind == kind}
 
 
-class Receiver:
+class Pushes:
     """A statsd. A push is over when the packet with the line `last` has come."""
 
     def __init__(self, port: int = 0, address: str = "127.0.0.1") -> None:
@@ -81,20 +81,19 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with closing(Receiver()) as receiver:
+def receiver() -> Iterator[Pushes]:
+    with closing(Pushes()) as receiver:
         yield receiver
 
 
 def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
-    """One by one, over HTTP."""
     for body in bodies:
         post(nsqd, f"/pub?topic={quote(topic)}", body)
 
 
 @contextmanager
 def busy(nsqd: Daemon) -> Iterator[None]:
-    """Every figure is other than zero somewhere, or soon will be; mem-queue-size must be 5."""
+    """Makes every figure other than zero somewhere, or soon; mem-queue-size must be 5."""
     create(nsqd, "orders", "all", "some.more")
     create(nsqd, "late", "c")
     create(nsqd, "empty")
@@ -135,8 +134,8 @@ BUSY = {
 }
 
 
-def until_calm(receiver: Receiver, prefix: str, last: str) -> tuple[dict[str, int], Push]:
-    """The sums of all counters, and a push that has seen all of BUSY and in which no counter moves any more."""
+def until_calm(receiver: Pushes, prefix: str, last: str) -> tuple[dict[str, int], Push]:
+    """Returns the sums of all counters, and a push that has all of BUSY and in which no counter moves any more."""
     sums: dict[str, int] = {}
     end = monotonic() + DEADLINE
     while True:
@@ -155,7 +154,7 @@ MEMORY = [f"heap_{name}:N|g" for name in ("objects", "idle_bytes", "in_use_bytes
 MEMORY += ["gc_pause_usec_100:N|g", "gc_pause_usec_99:N|g", "gc_pause_usec_95:N|g", "next_gc_bytes:N|g", "gc_runs:N|c"]
 
 
-def test_last_lines_are_about_memory(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
+def test_last_lines_are_about_memory(nsqd_factory: DaemonFactory, receiver: Pushes) -> None:
     create(nsqd_factory(receiver.flag, SHORT, "--statsd-prefix="), "t")
     while "topic.t.depth" not in (push := receiver.push(MEMORY_END)).names:
         pass
@@ -170,7 +169,7 @@ def test_packets_are_those_of_nsqd(peer_binary: Callable[[str], Path], tmp_path:
         command = own_command() if kind == "gnsqd" else [str(peer_binary("nsqd"))]
         flags = [SHORT, NO_MEMORY, "--statsd-prefix=p", "--mem-queue-size=5", f"--statsd-udp-packet-size={size}"]
         with (
-            closing(Receiver()) as receiver,
+            closing(Pushes()) as receiver,
             Daemon(command, tmp_path / f"{kind}-{size}", receiver.flag, *flags) as nsqd,
             busy(nsqd),
         ):
@@ -187,17 +186,17 @@ def test_packets_are_those_of_nsqd(peer_binary: Callable[[str], Path], tmp_path:
 PERCENTILES = "--e2e-processing-latency-percentile=1.0,0.999,0.5,0.125"
 
 
-def test_latencies_are_those_of_stats(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
+def test_latencies_are_those_of_stats(nsqd_factory: DaemonFactory, receiver: Pushes) -> None:
     nsqd = nsqd_factory(receiver.flag, SHORT, NO_MEMORY, "--statsd-prefix=", PERCENTILES)
     create(nsqd, "t", "c")
     with Client(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         publish(nsqd, "t", b"x")
         consumer.command(b"FIN " + consumer.message().id)
-        eventually(lambda: topic_stats(nsqd, "t")["e2e_processing_latency"]["count"] == 1)
+        eventually(lambda: nsqd.topic_stats("t")["e2e_processing_latency"]["count"] == 1)
         receiver.push("topic.t.channel.c.e2e_processing_latency_12")  # this one may have begun before
         push = receiver.push("topic.t.channel.c.e2e_processing_latency_12")
-        row = topic_stats(nsqd, "t")
+        row = nsqd.topic_stats("t")
     expected = []
     for name, thing in (("topic.t", row), ("topic.t.channel.c", row["channels"][0])):
         values = [int(each["value"]) for each in thing["e2e_processing_latency"]["percentiles"]]
@@ -209,7 +208,7 @@ def test_latencies_are_those_of_stats(nsqd_factory: DaemonFactory, receiver: Rec
 
 
 def test_counters_start_at_the_start_and_turn_negative_with_a_new_topic(
-    nsqd_factory: DaemonFactory, receiver: Receiver
+    nsqd_factory: DaemonFactory, receiver: Pushes
 ) -> None:
     nsqd = nsqd_factory(receiver.flag, LONG, NO_MEMORY, "--statsd-prefix=")
     publish(nsqd, "t", b"abc", b"d", b"e")
@@ -237,7 +236,7 @@ def test_prefix_names_the_daemon(nsqd_factory: DaemonFactory, tmp_path: Path) ->
     with ExitStack() as stack:
         found = []
         for prefix, flags in PREFIXES.items():
-            receiver = stack.enter_context(closing(Receiver()))
+            receiver = stack.enter_context(closing(Pushes()))
             nsqd = nsqd_factory(receiver.flag, SHORT, *[flag.format(path=tmp_path / "http") for flag in flags])
             found.append((receiver, prefix.format(port=nsqd.http_address[1])))
         for receiver, prefix in found:
@@ -245,7 +244,7 @@ def test_prefix_names_the_daemon(nsqd_factory: DaemonFactory, tmp_path: Path) ->
             assert [name for name in names if not name.startswith(f"{prefix}mem.")] == []
 
 
-def test_ephemeral_topics_and_channels_can_be_left_out(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
+def test_ephemeral_topics_and_channels_can_be_left_out(nsqd_factory: DaemonFactory, receiver: Pushes) -> None:
     nsqd = nsqd_factory(receiver.flag, SHORT, "--statsd-prefix=", "--statsd-exclude-ephemeral")
     create(nsqd, "brief%23ephemeral", "c")
     create(nsqd, "kept", "c%23ephemeral", "d")
@@ -255,7 +254,7 @@ def test_ephemeral_topics_and_channels_can_be_left_out(nsqd_factory: DaemonFacto
     assert things == {"topic.kept", "topic.kept.channel.d", "mem"}
 
 
-def test_packets_are_spread_over_interval_but_its_last_second(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
+def test_packets_are_spread_over_interval_but_its_last_second(nsqd_factory: DaemonFactory, receiver: Pushes) -> None:
     nsqd = nsqd_factory(receiver.flag, LONG, "--statsd-prefix=", "--statsd-udp-packet-size=1")
     create(nsqd, "t", "c")
     while len(push := receiver.push(MEMORY_END)) != 21:
@@ -264,7 +263,7 @@ def test_packets_are_spread_over_interval_but_its_last_second(nsqd_factory: Daem
     assert 1 / 42 < median(gaps) < 2 / 21, push  # on a busy machine some are late
 
 
-def test_exit_sends_the_rest_of_a_push_at_once(nsqd_factory: DaemonFactory, receiver: Receiver) -> None:
+def test_exit_sends_the_rest_of_a_push_at_once(nsqd_factory: DaemonFactory, receiver: Pushes) -> None:
     nsqd = nsqd_factory(receiver.flag, "--statsd-interval=3s", "--statsd-prefix=", "--statsd-udp-packet-size=1")
     create(nsqd, "t", *[f"c{number}" for number in range(10)])
     push = Push([receiver.packet()])
@@ -291,11 +290,11 @@ def test_pushes_go_on_where_nobody_listens(nsqd_factory: DaemonFactory) -> None:
     port = free_port()
     nsqd = nsqd_factory(f"--statsd-address=127.0.0.1:{port}", SHORT, "--statsd-prefix=", "--statsd-udp-packet-size=1")
     eventually(lambda: nsqd.log().count(f" INFO: STATSD: pushing stats to 127.0.0.1:{port}\n") >= 2)
-    with closing(Receiver(port)) as receiver:
+    with closing(Pushes(port)) as receiver:
         assert "mem.gc_runs" in receiver.push(MEMORY_END).names
 
 
 def test_address_may_be_of_a_broadcast(nsqd_factory: DaemonFactory) -> None:
-    with closing(Receiver(address="127.255.255.255")) as receiver:
+    with closing(Pushes(address="127.255.255.255")) as receiver:
         nsqd_factory(receiver.flag, SHORT, "--statsd-prefix=")
         assert MEMORY_END in receiver.push(MEMORY_END).names

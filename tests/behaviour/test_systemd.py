@@ -1,4 +1,4 @@
-"""What systemd hears of gnsqd, from a socket that stands in for its own, and what the unit asks of systemd.
+"""Notifications of gnsqd for systemd, to a socket that stands in for its own, and the unit.
 
 The texts are those of sd_notify(3): lines of `NAME=value`, a datagram for lines that belong together.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, open_socket, own_command
+from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, interpreter, open_socket, own_command
 from kit.faulty_gnsqd import Faults
 from kit.http_api import ask
 from kit.nsq_client import Client, mpub_body
@@ -38,18 +38,18 @@ class Manager:
         monkeypatch.setenv("NOTIFY_SOCKET", address)
 
     def watch(self, seconds: float, pid: int | None = None) -> None:
-        """What WatchdogSec= makes of the environment."""
+        """Sets the environment as WatchdogSec= does."""
         self._environment.setenv("WATCHDOG_USEC", str(int(seconds * 1_000_000)))
         if pid is not None:
             self._environment.setenv("WATCHDOG_PID", str(pid))
 
     def hear(self, timeout: float = DEADLINE) -> list[str]:
-        """The lines of the next datagram; TimeoutError."""
+        """Returns the lines of the next datagram; raises TimeoutError."""
         self._socket.settimeout(timeout)
         return self._socket.recv(65536).decode().split("\n")
 
     def hear_until(self, line: str) -> list[str]:
-        """All lines up to this one."""
+        """Returns all lines up to this one."""
         lines: list[str] = []
         deadline = time.monotonic() + DEADLINE
         while line not in lines:
@@ -58,7 +58,7 @@ class Manager:
         return lines
 
     def heard(self) -> list[str]:
-        """All lines that came meanwhile, without waiting."""
+        """Returns all lines that came meanwhile, without waiting."""
         lines: list[str] = []
         while True:
             try:
@@ -130,7 +130,7 @@ def test_the_status_follows_a_drain(manager: Manager, gnsqd_factory: DaemonFacto
 
 def test_the_exit_is_the_last_that_it_reports(manager: Manager, tmp_path: Path) -> None:
     manager.watch(0.2)
-    faults = Faults(tmp_path / "faults", own_command())
+    faults = Faults(tmp_path / "faults", interpreter(own_command()))
     with Daemon(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd:
         assert ask(nsqd, "POST /pub?topic=t", b"kept") == (200, "OK")
         faults.set({"call": "fsync", "name": "*", "hold": True})  # in a thread, so that greenlets go on
@@ -158,7 +158,7 @@ def test_the_watchdog_is_fed(manager: Manager, gnsqd_factory: DaemonFactory) -> 
 
 def test_the_watchdog_starves_when_nothing_gets_its_turn(manager: Manager, tmp_path: Path) -> None:
     manager.watch(0.1)
-    faults = Faults(tmp_path / "faults", own_command())
+    faults = Faults(tmp_path / "faults", interpreter(own_command()))
     with Daemon(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd, Client(nsqd.tcp_address) as publisher:
         faults.set({"call": "pwrite", "name": "*.diskqueue.*", "hold": True})
         publisher.command(b"MPUB t", mpub_body(b"kept"))
@@ -207,7 +207,7 @@ def test_a_socket_that_leads_nowhere_is_a_warning_and_none_is_not(
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit with a program that exists."""
+    """Returns a copy of the unit with a program that exists."""
     program = tmp_path / "gnsqd"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

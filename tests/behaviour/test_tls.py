@@ -27,7 +27,7 @@ KeyPair = tuple[str, str]
 
 @pytest.fixture(scope="module")
 def pem_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of certificate and key files, good and bad."""
+    """Writes certificate and key files, good and bad."""
     directory = tmp_path_factory.mktemp("pem")
     pkcs8, no_password = PrivateFormat.PKCS8, NoEncryption()
     server = issue("server")
@@ -104,7 +104,7 @@ def test_key_pair_that_is_refused_at_start(daemon_command: list[str], pem_files:
 
 
 def shown(nsqd: Daemon, topic: str) -> tuple[str, str]:
-    """Version and suite of the one client that is subscribed to the topic, or soon will be."""
+    """Returns version and suite of the one client that is subscribed to the topic, or soon will be."""
     (stats,) = eventually(lambda: nsqd.channel_stats(topic, "c").get("clients"))
     return stats["tls_version"], stats["tls_cipher_suite"]
 
@@ -172,7 +172,7 @@ def ask_for_tls(nsqd: Daemon) -> Client:
 
 
 def openssl_handshake(nsqd: Daemon, context: SSL.Context) -> SSL.Connection:
-    """With pyOpenSSL, which has settings that the standard library lacks."""
+    """Connects with pyOpenSSL, which has settings that the standard library lacks."""
     sock = ask_for_tls(nsqd).sock
     sock.settimeout(None)
     connection = SSL.Connection(context, sock)
@@ -197,7 +197,7 @@ def test_suites_of_tls13_are_shown_by_number(nsqd: Daemon, topic: str, suite: st
 
 
 def shake_hands(nsqd: Daemon, context: ssl.SSLContext, session: Any = None) -> ssl.SSLSocket:
-    """The connection when it has received the first frame: the tickets of TLS 1.3 come before it."""
+    """Returns the connection when it has received the first frame: the tickets of TLS 1.3 come before it."""
     client = ask_for_tls(nsqd)
     client.sock = sock = context.wrap_socket(client.sock, server_hostname="localhost", session=session)
     assert client.response() == b"OK"
@@ -213,7 +213,7 @@ def authority() -> Identity:
 def test_chain_behind_the_certificate_is_sent(
     module_factory: DaemonFactory, authority: Identity, tmp_path: Path, length: int
 ) -> None:
-    """A chain may be longer than a record of TLS."""
+    # A chain may be longer than a record of TLS.
     chain = [issue("intermediate 0", authority, authority=True)]
     chain += [issue(f"intermediate {number}", authority, authority=True) for number in range(1, length)]
     assert (sum(len(link.certificate.tbs_certificate_bytes) for link in chain) > 16384) == (length > 1)
@@ -248,7 +248,7 @@ def trusting(
     intermediate: Identity,
     auth_server: AuthServer,
 ) -> Daemon:
-    """An intermediate is its root."""
+    """Starts a daemon whose root is an intermediate."""
     (pem_files / "intermediate.crt").write_bytes(b"comment\n" + intermediate.cert_pem)
     flags = tls_flags(pem_files, "good.crt", "good.key", "intermediate.crt")
     flags.append(f"--auth-http-address={auth_server.address}")

@@ -43,7 +43,7 @@ def verifying(module_factory: DaemonFactory, identities: dict[str, KeyPair], tls
 
 
 def addresses_of(client: Client) -> tuple[str, str]:
-    """The client's and the daemon's."""
+    """Returns the client's and the daemon's."""
     own, peer = ("{}:{}".format(*name) for name in (client.sock.getsockname(), client.sock.getpeername()))
     return own, peer
 
@@ -55,14 +55,13 @@ def ask_for_tls(daemon: Daemon, **fields: object) -> Client:
 
 
 def without_alerts(raw: bytes) -> bytes:
-    """What the daemon sent, without TLS's own alerts."""
     while raw[:2] == b"\x15\x03":
         raw = raw[5 + int.from_bytes(raw[3:5]) :]
     return raw
 
 
 def check_last_words(daemon: Daemon, raw: bytes) -> None:
-    """Nothing but alerts comes from ours."""
+    """Checks that nothing but alerts comes from ours."""
     rest = without_alerts(raw)
     if daemon.command == own_command():
         assert rest == b""
@@ -72,7 +71,7 @@ def check_last_words(daemon: Daemon, raw: bytes) -> None:
 
 
 def logged_failure(daemon: Daemon, address: str) -> str:
-    """Why the handshake with `address` failed, by the daemon's log, which says it twice.
+    """Returns the reason why the handshake with `address` failed, which the log has twice.
 
     Only the last client of that address counts: the system gives a port out again.
     """
@@ -110,7 +109,7 @@ def test_input_other_than_a_handshake_closes_the_connection(nsqd: Daemon) -> Non
 
 
 def test_handshake_is_cut_off_after_5_seconds_in_all(nsqd: Daemon) -> None:
-    """Whatever the client's heartbeat interval, and however it trickles in."""
+    # Whatever the client's heartbeat interval, and however it trickles in.
 
     def hang(fields: dict[str, int], sent: bytes, trickle: bool) -> None:
         began = time.monotonic()
@@ -199,7 +198,7 @@ def test_plain_bytes_behind_the_handshake_close_the_connection(nsqd: Daemon, ver
 
 @pytest.fixture(scope="module")
 def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyPair]:
-    """Clients with their chains, by what is weak in it, and the authorities that the daemon trusts."""
+    """Writes clients with their chains, by what is weak in it, and the authorities that the daemon trusts."""
     directory = tmp_path_factory.mktemp("chains")
     key = rsa.generate_private_key(65537, 2048)
     root = issue("root", authority=True, key=key)
@@ -222,7 +221,7 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyPair]:
 
 @pytest.fixture(scope="module")
 def trusting(module_factory: DaemonFactory, tls_flags: list[str], chains: dict[str, KeyPair]) -> Daemon:
-    """Clients of TLS 1.0 may connect."""
+    """Starts a daemon to which clients of TLS 1.0 may connect."""
     roots = f"--tls-root-ca-file={chains['roots'][0]}"
     return module_factory(*tls_flags, roots, "--tls-client-auth-policy=require-verify")
 
@@ -264,7 +263,7 @@ def element(tag: int, content: bytes) -> bytes:
 
 
 def relative_name(kind: int, tag: int, value: bytes) -> bytes:
-    """One part of a subject in DER: `kind` is 3 for a common name, `tag` the type of string."""
+    """Returns one part of a subject in DER: `kind` is 3 for a common name, `tag` the type of string."""
     return element(0x31, element(0x30, element(6, bytes([0x55, 4, kind])) + element(tag, value)))
 
 
@@ -283,7 +282,7 @@ SUBJECTS: dict[str, tuple[bytes, str | None]] = {
 
 
 def key_pair_of(subject: bytes, path: Path) -> KeyPair:
-    """A certificate with that subject; its signature is wrong."""
+    """Writes a certificate with that subject; its signature is wrong."""
     name = "x" * (len(subject) - len(relative_name(3, UTF8, b"")))
     identity = issue(name)
     plain = relative_name(3, UTF8, name.encode())

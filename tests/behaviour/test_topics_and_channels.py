@@ -1,17 +1,16 @@
-"""How topics and channels come, hold, pause, empty and go; their memory and the disk behind it (NSQD-COMPAT 3).
+"""Topics and channels come, hold, pause, empty and go; their memory and the disk behind it (NSQD-COMPAT 3).
 
 Everything an operator does here goes through the HTTP API, everything a client does through the protocol.
 """
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import RESPONSE, Client, Frame, Message, split_frames
-from kit.traffic import DaemonFactory, create, finish, post
+from kit.traffic import DaemonFactory, create, finish, post, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -24,27 +23,6 @@ def consumer(nsqd: Daemon) -> Client:
     return Client(nsqd.tcp_address)
 
 
-def topic_stats(nsqd: Daemon, topic: str) -> dict[str, Any]:
-    """The statistics of one topic; {} if it does not exist."""
-    return next((entry for entry in nsqd.stats()["topics"] if entry["topic_name"] == topic), {})
-
-
-def channel_stats(nsqd: Daemon, topic: str, channel: str) -> dict[str, Any]:
-    """The statistics of one channel; {} if it does not exist. (Names with `#` are beyond Daemon.channel_stats.)"""
-    channels = topic_stats(nsqd, topic).get("channels", [])
-    return next((entry for entry in channels if entry["channel_name"] == channel), {})
-
-
-def settles(nsqd: Daemon, topic: str, channel: str = "", **expected: object) -> dict[str, Any]:
-    """Wait until these statistics of a topic (or channel) are so, and return all of them."""
-
-    def stats() -> dict[str, Any] | None:
-        found = channel_stats(nsqd, topic, channel) if channel else topic_stats(nsqd, topic)
-        return found if found and all(found[key] == value for key, value in expected.items()) else None
-
-    return eventually(stats, f"{topic}:{channel} {expected}")
-
-
 def bodies(messages: list[Message]) -> list[bytes]:
     return [message.body for message in messages]
 
@@ -55,7 +33,7 @@ def bodies(messages: list[Message]) -> list[bytes]:
 def test_sub_creates_topic_and_channel_and_http_does_too(nsqd: Daemon, client: Client, topic: str) -> None:
     client.subscribe(topic, "by-sub")
     create(nsqd, topic, "by-http", "by-http")
-    found = topic_stats(nsqd, topic)
+    found = nsqd.topic_stats(topic)
     assert [entry["channel_name"] for entry in found["channels"]] == ["by-http", "by-sub"]
 
 
@@ -63,12 +41,12 @@ def test_messages_wait_in_the_topic_while_it_has_no_channel(nsqd: Daemon, client
     create(nsqd, topic, "deleted")
     post(nsqd, f"/channel/delete?topic={topic}&channel=deleted")
     client.publish(topic, b"0", b"1")
-    assert settles(nsqd, topic, depth=2)["channels"] == []
+    assert wait_for(nsqd, topic, depth=2)["channels"] == []
     client.subscribe(topic, "first", rdy=10)
     assert [client.message().body, client.message().body] == [b"0", b"1"]
-    assert topic_stats(nsqd, topic)["depth"] == 0
+    assert nsqd.topic_stats(topic)["depth"] == 0
     create(nsqd, topic, "second")
-    assert channel_stats(nsqd, topic, "second")["message_count"] == 0
+    assert nsqd.channel_stats(topic, "second")["message_count"] == 0
 
 
 # Pausing
@@ -79,14 +57,14 @@ def test_paused_topic_keeps_its_messages_until_it_is_unpaused(
 ) -> None:
     consumer.subscribe(topic, "c", rdy=10)
     post(nsqd, f"/topic/pause?topic={topic}")
-    assert topic_stats(nsqd, topic)["paused"] is True
+    assert nsqd.topic_stats(topic)["paused"] is True
     client.publish(topic, b"held")
     assert consumer.nothing_arrives(0.5)
-    stats = topic_stats(nsqd, topic)
+    stats = nsqd.topic_stats(topic)
     assert (stats["depth"], stats["channels"][0]["depth"], stats["channels"][0]["message_count"]) == (1, 0, 0)
     post(nsqd, f"/topic/unpause?topic={topic}")
     assert bodies(finish(consumer, 1)) == [b"held"]
-    assert topic_stats(nsqd, topic)["paused"] is False
+    assert nsqd.topic_stats(topic)["paused"] is False
 
 
 def test_paused_channel_keeps_its_messages_while_others_get_theirs(
@@ -99,7 +77,7 @@ def test_paused_channel_keeps_its_messages_while_others_get_theirs(
         client.publish(topic, b"x", b"y")
         finish(other, 2)
         late.subscribe(topic, "paused", rdy=1)  # which changes nothing
-        settles(nsqd, topic, "paused", depth=2, paused=True, in_flight_count=0)
+        wait_for(nsqd, topic, "paused", depth=2, paused=True, in_flight_count=0)
         assert consumer.nothing_arrives(0.3)
         assert late.nothing_arrives(0.1)
         post(nsqd, f"/channel/unpause?topic={topic}&channel=paused")
@@ -112,12 +90,12 @@ def test_paused_channel_keeps_its_messages_while_others_get_theirs(
 def test_emptied_topic_drops_what_no_channel_has(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
     consumer.subscribe(topic, "c")
     client.publish(topic, b"in the channel")
-    settles(nsqd, topic, "c", depth=1)
+    wait_for(nsqd, topic, "c", depth=1)
     post(nsqd, f"/topic/pause?topic={topic}")
     client.publish(topic, b"in the topic", b"this too")
-    settles(nsqd, topic, depth=2)
+    wait_for(nsqd, topic, depth=2)
     post(nsqd, f"/topic/empty?topic={topic}")
-    settles(nsqd, topic, depth=0)
+    wait_for(nsqd, topic, depth=0)
     post(nsqd, f"/topic/unpause?topic={topic}")
     consumer.command(b"RDY 10")
     assert bodies(finish(consumer, 1)) == [b"in the channel"]
@@ -132,12 +110,12 @@ def test_emptied_channel_drops_queued_in_flight_and_deferred_messages(
     client.command(f"DPUB {topic} 60000".encode(), b"deferred")
     assert client.response() == b"OK"
     dropped = [consumer.message().id, consumer.message().id]
-    settles(nsqd, topic, "c", depth=3, in_flight_count=2, deferred_count=1)
+    wait_for(nsqd, topic, "c", depth=3, in_flight_count=2, deferred_count=1)
     # The real nsqd forgets what is in flight first, and a consumer that is ready may get another message meanwhile.
     consumer.command(b"RDY 0")
-    eventually(lambda: channel_stats(nsqd, topic, "c")["clients"][0]["ready_count"] == 0)
+    eventually(lambda: nsqd.channel_stats(topic, "c")["clients"][0]["ready_count"] == 0)
     post(nsqd, f"/channel/empty?topic={topic}&channel=c")
-    stats = settles(nsqd, topic, "c", depth=0, in_flight_count=0, deferred_count=0)
+    stats = wait_for(nsqd, topic, "c", depth=0, in_flight_count=0, deferred_count=0)
     assert stats["message_count"] == 6
     assert [stats["clients"][0][key] for key in ("in_flight_count", "ready_count")] == [0, 0]
     consumer.command(b"RDY 2")
@@ -156,12 +134,12 @@ def test_deleted_channel_closes_its_consumers_without_a_frame(
 ) -> None:
     consumer.subscribe(topic, "c")
     client.publish(topic, b"x")
-    settles(nsqd, topic, "c", depth=1)
+    wait_for(nsqd, topic, "c", depth=1)
     post(nsqd, f"/channel/delete?topic={topic}&channel=c")
     assert consumer.recv_until_closed() == b""
-    assert topic_stats(nsqd, topic)["channels"] == []
+    assert nsqd.topic_stats(topic)["channels"] == []
     create(nsqd, topic, "c")
-    assert channel_stats(nsqd, topic, "c")["depth"] == 0
+    assert nsqd.channel_stats(topic, "c")["depth"] == 0
 
 
 def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(nsqd_factory: DaemonFactory, topic: str) -> None:
@@ -170,10 +148,10 @@ def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(nsqd_facto
         client.publish(f"{topic}-kept", b"x")
         consumer.subscribe(topic, "c")
         client.publish(topic, b"0", b"1")
-        settles(nsqd, topic, "c", depth=2, backend_depth=2)
+        wait_for(nsqd, topic, "c", depth=2, backend_depth=2)
         create(nsqd, topic, "d")
         client.publish(topic, b"2")
-        settles(nsqd, topic, "d", depth=1, backend_depth=1)
+        wait_for(nsqd, topic, "d", depth=1, backend_depth=1)
         post(nsqd, f"/channel/delete?topic={topic}&channel=d")
         eventually(lambda: not list(nsqd.data_path.glob(f"{topic}:d.*")))
         assert list(nsqd.data_path.glob(f"{topic}:c.*"))
@@ -185,7 +163,7 @@ def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(nsqd_facto
         eventually(lambda: not list(nsqd.data_path.glob(f"{topic}[.:]*")))
         assert list(nsqd.data_path.glob(f"{topic}-kept.*"))
         client.publish(topic, b"again")
-        found = settles(nsqd, topic, depth=1)
+        found = wait_for(nsqd, topic, depth=1)
         assert (found["message_count"], found["paused"], found["channels"]) == (1, False, [])
 
 
@@ -193,9 +171,9 @@ def test_ephemeral_channel_goes_with_last_client(nsqd: Daemon, client: Client, c
     client.subscribe(topic, "c#ephemeral")
     consumer.subscribe(topic, "c#ephemeral")
     client.close()
-    settles(nsqd, topic, "c#ephemeral", client_count=1)
+    wait_for(nsqd, topic, "c#ephemeral", client_count=1)
     consumer.close()
-    eventually(lambda: topic_stats(nsqd, topic)["channels"] == [])
+    eventually(lambda: nsqd.topic_stats(topic)["channels"] == [])
 
 
 def test_ephemeral_topic_goes_with_its_last_channel(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
@@ -203,15 +181,15 @@ def test_ephemeral_topic_goes_with_its_last_channel(nsqd: Daemon, client: Client
     consumer.subscribe(name, "c#ephemeral")
     create(nsqd, quoted, "ordinary")
     consumer.close()
-    eventually(lambda: [entry["channel_name"] for entry in topic_stats(nsqd, name)["channels"]] == ["ordinary"])
+    eventually(lambda: [entry["channel_name"] for entry in nsqd.topic_stats(name)["channels"]] == ["ordinary"])
     post(nsqd, f"/channel/delete?topic={quoted}&channel=ordinary")
-    eventually(lambda: not topic_stats(nsqd, name))
+    eventually(lambda: not nsqd.topic_stats(name))
     client.publish(name, b"a topic that never had a channel stays")
-    assert topic_stats(nsqd, name)["depth"] == 1
+    assert nsqd.topic_stats(name)["depth"] == 1
 
 
 def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, topic: str) -> None:
-    """For ours only: the real daemon answers some of these SUBs with `E_SUB_FAILED SUB failed exiting`."""
+    # For ours only: the real daemon answers some of these SUBs with `E_SUB_FAILED SUB failed exiting`.
     name = f"{topic}#ephemeral"
     with Client(gnsqd.tcp_address) as publisher:
         for _ in range(50):
@@ -219,14 +197,14 @@ def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, t
                 consumer.subscribe(name, "c#ephemeral", rdy=1)
                 publisher.publish(name, b"x")
                 assert bodies(finish(consumer, 1)) == [b"x"]
-    eventually(lambda: not topic_stats(gnsqd, name))
+    eventually(lambda: not gnsqd.topic_stats(name))
 
 
 @pytest.mark.parametrize("kind", ["channel", "topic"])
 def test_consumer_that_comes_back_during_a_deletion_receives_what_is_published_afterwards(
     gnsqd: Daemon, topic: str, kind: str
 ) -> None:
-    """For ours only: the real daemon gives most of them a channel of the old topic, where nothing arrives (26)."""
+    # For ours only: the real daemon gives most of them a channel of the old topic, where nothing arrives (26).
     with Client(gnsqd.tcp_address) as publisher, ThreadPoolExecutor() as background:
         for number in range(10):
             name = f"{topic}-{number}"
@@ -250,16 +228,16 @@ def test_what_exceeds_memory_goes_to_disk_and_all_is_delivered(nsqd_factory: Dae
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
         for first in range(0, 500, 50):
             client.publish(topic, *expected[first : first + 50])
-        assert settles(nsqd, topic, depth=500)["backend_depth"] == 490
+        assert wait_for(nsqd, topic, depth=500)["backend_depth"] == 490
         for body in expected[500:]:
             client.publish(topic, body)
-        assert settles(nsqd, topic, depth=1000)["backend_depth"] == 990
+        assert wait_for(nsqd, topic, depth=1000)["backend_depth"] == 990
         create(nsqd, topic, "c")
-        settles(nsqd, topic, depth=0, backend_depth=0)
-        assert settles(nsqd, topic, "c", depth=1000)["backend_depth"] == 990
+        wait_for(nsqd, topic, depth=0, backend_depth=0)
+        assert wait_for(nsqd, topic, "c", depth=1000)["backend_depth"] == 990
         consumer.subscribe(topic, "c", rdy=7)
         assert sorted(bodies(finish(consumer, 1000))) == sorted(expected)
-        settles(nsqd, topic, "c", depth=0, backend_depth=0, in_flight_count=0, message_count=1000)
+        wait_for(nsqd, topic, "c", depth=0, backend_depth=0, in_flight_count=0, message_count=1000)
         assert consumer.nothing_arrives(0.2)
 
 
@@ -267,9 +245,9 @@ def test_without_a_memory_queue_everything_goes_through_the_disk(nsqd_factory: D
     nsqd = nsqd_factory("--mem-queue-size=0")
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
         client.publish(topic, b"0", b"1", b"2")
-        assert settles(nsqd, topic, depth=3)["backend_depth"] == 3
+        assert wait_for(nsqd, topic, depth=3)["backend_depth"] == 3
         consumer.subscribe(topic, "c")
-        settles(nsqd, topic, "c", depth=3, backend_depth=3)
+        wait_for(nsqd, topic, "c", depth=3, backend_depth=3)
         consumer.command(b"RDY 1")
         first = consumer.message()
         assert (first.attempts, first.body) == (1, b"0")
@@ -289,14 +267,14 @@ def test_ephemeral_topic_and_channel_drop_what_exceeds_their_memory(nsqd_factory
     with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
         for body in (b"0", b"1", b"2"):
             client.publish(name, body)
-        assert settles(nsqd, name, depth=2)["message_count"] == 3
+        assert wait_for(nsqd, name, depth=2)["message_count"] == 3
         consumer.subscribe(name, "c#ephemeral", rdy=1)
         held = consumer.message()
         assert held.body == b"0"
         for body in (b"3", b"4", b"5"):
             client.publish(name, body)
-            settles(nsqd, name, depth=0)
-        settles(nsqd, name, "c#ephemeral", depth=2, backend_depth=0, message_count=5)
+            wait_for(nsqd, name, depth=0)
+        wait_for(nsqd, name, "c#ephemeral", depth=2, backend_depth=0, message_count=5)
         consumer.command(b"FIN " + held.id)
         assert bodies(finish(consumer, 2)) == [b"1", b"3"]
         assert consumer.nothing_arrives(0.3)
@@ -313,7 +291,7 @@ def test_publisher_may_publish_to_many_topics_and_consume_on_the_same_connection
     assert seen.count(Frame(RESPONSE, b"OK")) == 21
     assert [frame.data[26:] for frame in seen if frame.type != RESPONSE] == [b"mine"]
     for number in range(20):
-        assert topic_stats(nsqd, f"{topic}-{number}")["message_count"] == 1
+        assert nsqd.topic_stats(f"{topic}-{number}")["message_count"] == 1
 
 
 def test_client_that_sends_commands_and_leaves_at_once_has_them_done(nsqd: Daemon, topic: str) -> None:
@@ -321,4 +299,4 @@ def test_client_that_sends_commands_and_leaves_at_once_has_them_done(nsqd: Daemo
         client.send(b"".join(b"PUB %b\n\x00\x00\x00\x01x" % topic.encode() for _ in range(100)))
         client.sock.shutdown(1)
         assert split_frames(client.recv_until_closed()) == [Frame(RESPONSE, b"OK")] * 100
-    assert topic_stats(nsqd, topic)["message_count"] == 100
+    assert nsqd.topic_stats(topic)["message_count"] == 100

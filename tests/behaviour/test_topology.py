@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, StartFailed, eventually
+from kit.daemons import Daemon, eventually
 from kit.http_api import ask
 from kit.lookupds import EMBEDDED, EmbeddedLookupd
 from kit.nsq_client import Client
@@ -21,7 +21,7 @@ KEYS = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 
 
 def consumer(stack: ExitStack, nsqd: Daemon, rdy: int, **place: str) -> Client:
-    """It waits for messages when this returns."""
+    """Connects a consumer that waits for messages when this returns."""
     client = stack.enter_context(Client(nsqd.tcp_address))
     client.identify(output_buffer_timeout=-1, client_id=f"{time.monotonic_ns():020}", **place)
     client.subscribe("t", "c", rdy)
@@ -31,13 +31,13 @@ def consumer(stack: ExitStack, nsqd: Daemon, rdy: int, **place: str) -> Client:
 
 
 def counts(nsqd: Daemon) -> list[int]:
-    """What each of the consumers has got, in the order in which they came."""
+    """Returns how many messages each consumer has got, in the order in which they came."""
     clients = sorted(nsqd.channel_stats("t", "c")["clients"], key=itemgetter("client_id"))
     return [client["message_count"] for client in clients]
 
 
 def publish(nsqd: Daemon, count: int) -> None:
-    """Each when the one before has gone to a consumer, or nobody is ready."""
+    """Publishes each message when the one before has gone to a consumer, or nobody is ready."""
     with Client(nsqd.tcp_address) as client:
         for _ in range(count):
             client.publish("t", b"x")
@@ -146,9 +146,3 @@ def test_nsqlookupd_shows_them(gnsqd_factory: DaemonFactory) -> None:
         '"topology_region":"region","topology_zone":"zone","version":"1.3.0"}',
         '"version":"1.3.0"}',
     ]
-
-
-def test_unknown_experiment_ends_the_start(gnsqd_factory: DaemonFactory) -> None:
-    text = '--enable-experiment must be topology-aware-consumption, not "warp"'
-    with pytest.raises(StartFailed, match=text):
-        gnsqd_factory("--enable-experiment=warp")

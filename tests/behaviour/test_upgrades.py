@@ -32,7 +32,7 @@ Connect = Callable[..., UpgradedClient]
 
 
 class Policy(NamedTuple):
-    """How a daemon is started. `required` is about TLS over TCP; `{}` in a flag is the authority's file."""
+    """The flags of a daemon. `required` is about TLS over TCP; `{}` in a flag is the authority's file."""
 
     flags: str = ""
     certificate: bool = True
@@ -73,7 +73,7 @@ policies = pytest.mark.parametrize("name", POLICIES)
 
 @pytest.fixture(scope="module")
 def start(module_factory: DaemonFactory, identities: dict[str, KeyPair], tls_flags: list[str]) -> Start:
-    """The daemon of a policy, by name; it is started once."""
+    """Starts the daemon of a policy once, by name."""
     running: dict[str, Daemon] = {}
 
     def start(name: str) -> Daemon:
@@ -107,7 +107,6 @@ def upgrade(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def connect(nsqd: Daemon, contexts: Contexts, upgrade: dict[str, Any]) -> Connect:
-    """A client with the upgrade, and perhaps more fields."""
     return functools.partial(UpgradedClient, nsqd.tcp_address, contexts["none", "tls1.3"], **upgrade)
 
 
@@ -120,7 +119,6 @@ def topics() -> Iterator[str]:
 
 
 def exchange(client: Client, topic: str, bodies: list[bytes]) -> None:
-    """Publish `bodies` and consume them, on one connection."""
     client.publish(topic, *bodies)
     client.subscribe(topic, "c#ephemeral", rdy=1)
     for body in bodies:
@@ -271,7 +269,7 @@ def test_bodies_of_every_size_pass_both_ways(connect: Connect, topic: str) -> No
 def test_every_answer_and_message_can_be_read_at_once_and_to_its_end(
     connect: Connect, publisher: Client, topic: str
 ) -> None:
-    """Nothing waits for bytes to follow; the buffer's clock is set so that it does not help."""
+    # Nothing waits for bytes to follow; the buffer's clock is set so that it does not help.
     with connect(timeout=10, output_buffer_timeout=30000, heartbeat_interval=60000) as client:
         assert client.settled()
         client.subscribe(topic, "c", rdy=1)
@@ -303,7 +301,7 @@ def test_commands_may_arrive_in_any_pieces(connect: Connect, topic: str) -> None
 def test_second_identify_is_answered_inside_the_upgraded_stream(
     nsqd: Daemon, connect: Connect, topics: Iterator[str]
 ) -> None:
-    """The real daemon writes plain bytes when that sets a new output buffer (NSQD-COMPAT 0.1, item 13)."""
+    # The real daemon writes plain bytes when that sets a new output buffer (NSQD-COMPAT 0.1, item 13).
     ours = {"output_buffer_size": 64} if nsqd.command == own_command() else {}
     with connect() as client:
         assert client.identify(client_id="x", **ours) == (RESPONSE, b"OK")
@@ -321,7 +319,8 @@ AGAIN = [
 def test_identify_that_asks_for_an_upgrade_again_is_refused(
     gnsqd_factory: DaemonFactory, tls_flags: list[str], contexts: Contexts
 ) -> None:
-    """The real daemon begins a new stream on the bare connection, which breaks for whoever goes on with the old one."""
+    # The real daemon begins a new stream on the bare connection, which breaks for whoever goes on with the old
+    # one.
     gnsqd = gnsqd_factory(*tls_flags)
     for first, second in AGAIN:
         with UpgradedClient(gnsqd.tcp_address, contexts["none", "tls1.3"], **UPGRADES[first]) as client:

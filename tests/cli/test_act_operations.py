@@ -11,7 +11,6 @@ from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, rows, words
 from cli.nodes import DOWN, Registered, address, at, at_lookupd, channels, fill, publish, topics
 from kit.daemons import Daemon, eventually
-from kit.http_api import topic_stats
 from kit.nsq_client import Client
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -66,7 +65,7 @@ def test_empty_of_a_topic_leaves_its_channels_alone_without_an_option(nsqd: Daem
     of_channels = {"in_flight_count": 0, "deferred_count": 0}
     for option, lost, left in (([], {"depth": 4}, 3), (["--with-channels"], {"depth": 3} | of_channels, 0)):
         assert document("topic", "empty", "t", "--yes", *option, *at(nsqd))["lost"] == lost
-        assert (topic_stats(nsqd, "t")["depth"], nsqd.channel_stats("t", "c")["depth"]) == (0, left)
+        assert (nsqd.topic_stats("t")["depth"], nsqd.channel_stats("t", "c")["depth"]) == (0, left)
 
 
 def test_empty_of_a_channel_loses_all_its_messages_and_keeps_its_clients(nsqd_factory: DaemonFactory) -> None:

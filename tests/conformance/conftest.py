@@ -11,5 +11,4 @@ pytest.register_assert_rewrite("conformance.scenario")
 
 @pytest.fixture
 def daemon_command(daemon_command: list[str], tmp_path: Path) -> list[str]:
-    """How to start the daemon under test: a link `nsqd`."""
     return [str(link_as_nsqd(daemon_command, tmp_path))]

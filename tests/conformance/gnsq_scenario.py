@@ -14,7 +14,7 @@ def report(kind: str, *facts: Any) -> None:
     print(json.dumps([kind, *facts]), flush=kind in ("restart", "done"))
 
 
-class Driver:
+class GnsqDriver:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.requeued: set[tuple[str, str]] = set()
@@ -109,4 +109,4 @@ def until(condition: Callable[[], bool]) -> None:
 
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
-        Driver(json.load(file)).run()
+        GnsqDriver(json.load(file)).run()

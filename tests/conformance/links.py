@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def link_as_nsqd(command: list[str], directory: Path) -> Path:
-    """A symlink `nsqd` in a new subdirectory `bin`, to the program that runs `command`."""
+    """Makes a symlink `nsqd` in a new subdirectory `bin`, to the program that runs `command`."""
     link = directory / "bin" / "nsqd"
     link.parent.mkdir()
     link.symlink_to(program(command, directory))
@@ -14,7 +14,7 @@ def link_as_nsqd(command: list[str], directory: Path) -> Path:
 
 
 def program(command: list[str], directory: Path) -> Path:
-    """One file that runs `command`: itself, the installed console script, or a wrapper where nothing is installed."""
+    """Returns a file that runs `command`: itself, the installed script, or a wrapper where nothing is installed."""
     if len(command) == 1:
         return Path(command[0]).absolute()
     if command[0] == sys.executable and (script := Path(sys.executable).with_name("gnsqd")).exists():

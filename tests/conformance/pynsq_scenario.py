@@ -15,7 +15,7 @@ def report(kind: str, *facts: Any) -> None:
     print(json.dumps([kind, *facts]), flush=kind in ("restart", "done"))
 
 
-class Reader(nsq.Reader):  # type: ignore[misc]
+class ScenarioReader(nsq.Reader):  # type: ignore[misc]
     """pynsq waits 15 seconds before it connects again, and refuses sooner than 10 after the last time; not this one."""
 
     def _on_connection_close(self, conn: Any, **kwargs: Any) -> None:
@@ -25,7 +25,7 @@ class Reader(nsq.Reader):  # type: ignore[misc]
         self.io_loop.call_later(0.1, self.connect_to_nsqd, conn.host, conn.port)
 
 
-class Driver:
+class PynsqDriver:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.requeued: set[tuple[str, str]] = set()
@@ -48,9 +48,9 @@ class Driver:
         for reader in readers:
             reader.close()
 
-    def reader(self, channel: str, name: str) -> Reader:
+    def reader(self, channel: str, name: str) -> ScenarioReader:
         topic = self.plan["slow_topic" if channel == "slow" else "topic"]
-        made = Reader(
+        made = ScenarioReader(
             topic,
             channel,
             message_handler=lambda message: self.handle(channel, name, message),
@@ -126,4 +126,4 @@ async def until(condition: Callable[[], bool]) -> None:
 
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
-        asyncio.run(Driver(json.load(file)).run())
+        asyncio.run(PynsqDriver(json.load(file)).run())

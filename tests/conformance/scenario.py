@@ -41,7 +41,7 @@ Event = list[Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a driver has to do. Bodies are the decimal numbers from 0 to count - 1, and `slow` on the slow topic."""
+    """The work of a driver. Bodies are the decimal numbers from 0 to count - 1, and `slow` on the slow topic."""
 
     address: str
     topic: str
@@ -60,7 +60,7 @@ class Plan:
 
 
 def plan(address: str, count: int) -> Plan:
-    """`count`, a multiple of 100: 40 % go by a PUB each, 50 % by MPUBs of 50, 10 % by DPUB."""
+    """Plans `count` messages, a multiple of 100: 40 % go by a PUB each, 50 % by MPUBs of 50, 10 % by DPUB."""
     units: list[dict[str, Any]] = []
     for start in range(0, count, 100):
         bodies = [str(number) for number in range(start, start + 100)]
@@ -84,7 +84,7 @@ def plan(address: str, count: int) -> Plan:
 
 @dataclass(frozen=True)
 class Story:
-    """What a driver saw, and from when to when the daemon was on its way down and up again."""
+    """The events of a driver, and from when to when the daemon was on its way down and up again."""
 
     plan: Plan
     events: list[Event]
@@ -93,7 +93,7 @@ class Story:
 
     @property
     def settled(self) -> float:
-        """When the daemon served again and no reader went on reading what an old connection had buffered.
+        """The time when the daemon served again and no reader read what an old connection had buffered.
 
         A busy driver reads that for seconds; a `closed` event of a reader is when it was through.
         """
@@ -144,7 +144,7 @@ def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> S
 
 
 def restart(daemon: Daemon) -> tuple[float, float]:
-    """The times when it began to go down and when it served again."""
+    """Returns the times when it began to go down and when it served again."""
     down = time.time()
     daemon.restart()
     return down, time.time()
@@ -159,7 +159,7 @@ def read_events(process: subprocess.Popen[str]) -> Iterator[Event]:
 
 
 def create_channels(daemon: Daemon, the_plan: Plan) -> None:
-    """A topic's messages go to the channels that exist, so they are there before the first message."""
+    """Creates the channels before the first message, which goes to no later ones."""
     for channel in READERS:
         create(daemon, topic_of(the_plan, channel), channel)
 
@@ -169,7 +169,7 @@ def topic_of(the_plan: Plan, channel: str) -> str:
 
 
 def left_over(daemon: Daemon, the_plan: Plan) -> int:
-    """Messages queued, in flight or deferred anywhere."""
+    """Counts messages queued, in flight or deferred anywhere."""
     return sum(
         stats["depth"] + stats["in_flight_count"] + stats["deferred_count"]
         for stats in (daemon.channel_stats(topic_of(the_plan, channel), channel) for channel in READERS)
@@ -177,7 +177,7 @@ def left_over(daemon: Daemon, the_plan: Plan) -> int:
 
 
 def check(story: Story) -> None:
-    """The verdict: AssertionError unless the daemon and the library kept every promise in `story`."""
+    """Raises AssertionError unless the daemon and the library kept every promise in `story`."""
     check_nothing_lost(story.plan, story.events)
     check_nothing_finished_comes_back(story)
     check_delays(story)
@@ -200,7 +200,7 @@ def check_nothing_lost(the_plan: Plan, events: list[Event]) -> None:
 
 
 def unfinished(the_plan: Plan, events: list[Event]) -> dict[str, int]:
-    """How many messages of each channel no reader finished."""
+    """Counts the messages of each channel that no reader finished."""
     finished = defaultdict(set)
     for _, _, reader, _, body in by_kind(events, "finished"):
         finished[channel_of(reader)].add(body)
@@ -223,7 +223,7 @@ def check_nothing_finished_comes_back(story: Story) -> None:
 
 
 def check_delays(story: Story) -> None:
-    """No deferred message before its time; but the real nsqd forgets delays on a restart (NSQD-COMPAT.md, 0.1)."""
+    """Checks that no deferred message came early; but the real nsqd forgets delays on a restart (NSQD-COMPAT, 0.1)."""
     sent: dict[str, tuple[float, int]] = {}
     for _, when, body, delay in by_kind(story.events, "sent"):
         sent.setdefault(body, (when, delay))
@@ -241,7 +241,7 @@ def check_delays(story: Story) -> None:
 
 
 def check_requeues(story: Story) -> None:
-    """A requeued message is back after its delay and no sooner, one attempt older."""
+    """Checks that a requeued message is back after its delay and no sooner, one attempt older."""
     waiting: dict[tuple[str, str], tuple[float, int, int]] = {}
     attempts: dict[tuple[str, str], int] = {}
     back = 0
@@ -265,7 +265,7 @@ def check_requeues(story: Story) -> None:
 
 
 def check_touch(story: Story) -> None:
-    """Touching kept the slow message in flight past its timeout: it came once."""
+    """Checks that touching kept the slow message in flight past its timeout: it came once."""
     received = [event for event in by_kind(story.events, "received") if event[2] == "slow-1"]
     finished = [event for event in by_kind(story.events, "finished") if event[2] == "slow-1"]
     assert len(received) == len(finished) == 1
@@ -274,12 +274,12 @@ def check_touch(story: Story) -> None:
 
 
 def too_early(start: float, when: float, delay: int) -> bool:
-    """`delay` in ms; a driver's clock may count no finer."""
+    """Takes `delay` in ms; a driver's clock may count no finer."""
     return when - start < (delay - 1) / 1000
 
 
 def near_restart(story: Story, start: float, end: float) -> bool:
-    """Whether the time from `start` to `end` touches the restart or the second before or after it.
+    """True if the time from `start` to `end` touches the restart or the second before or after it.
 
     Before: what was on its way. After: what a client that reports no `closed` still read from the old connection.
     """

@@ -1,5 +1,5 @@
-"""What pynsq's users count on and the scenario (test_scenario.py) does not show: bodies of all kinds, and what comes of
-messages that a reader does not finish."""
+"""Bodies of all kinds with pynsq, and what comes of messages that a reader does not finish; the rest is in
+test_scenario.py."""
 
 import asyncio
 import time
@@ -46,7 +46,7 @@ class Inbox:
         await until(lambda: len(self.messages) >= count)
 
     async def publish(self, *bodies: bytes) -> None:
-        """Return when the daemon has answered OK."""
+        """Returns when the daemon has answered OK."""
         await until(lambda: self.writer.conns)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         method, argument = (self.writer.mpub, list(bodies)) if len(bodies) > 1 else (self.writer.pub, bodies[0])
@@ -77,7 +77,7 @@ async def message_without_response_comes_again_after_its_timeout(nsqd: Daemon) -
 
 
 async def reader_in_backoff_gets_nothing_until_it_asks_again(nsqd: Daemon) -> None:
-    """At a failure pynsq sends RDY 0, after a bit over a second RDY 1, and at success what it was before."""
+    """Fails once: pynsq sends RDY 0, after a bit over a second RDY 1, and at success what it was before."""
     inbox = Inbox(nsqd, max_in_flight=5, max_backoff_duration=40)
     await inbox.publish(b"bad")
     await inbox.received(1)

@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(scenario.DEADLINE + 60)]
 
 @pytest.fixture
 def nsqd(nsqd_factory: Callable[..., Daemon]) -> Daemon:
-    """A running daemon of the kind under test, with the scenario's message timeout."""
     return nsqd_factory(f"--msg-timeout={scenario.MSG_TIMEOUT:g}s", *fixed_ports())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import fast_directory, own_command
+from kit.daemons import fast_directory, interpreter, own_command
 from kit.faulty_gnsqd import Faults
 
 
@@ -19,4 +19,4 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def faults(tmp_path: Path) -> Faults:
-    return Faults(tmp_path / "faults", own_command())
+    return Faults(tmp_path / "faults", interpreter(own_command()))

@@ -16,7 +16,7 @@ import pytest
 
 from kit.account import VERBS, Account, drain
 from kit.daemons import Daemon, StartFailed, eventually, own_command
-from kit.http_api import ask, topic_stats
+from kit.http_api import ask
 from kit.nsq_client import Client
 from kit.small_disk import SmallDisk
 from kit.traffic import DaemonFactory, create, post
@@ -126,7 +126,7 @@ def test_publishers_get_errors_and_it_recovers(disk: SmallDisk, start: DaemonFac
     assert health(nsqd) == "OK"
     for each in (account, new, in_memory):
         each.disconnect()
-    assert topic_stats(nsqd.restart(), "late")["paused"]
+    assert nsqd.restart().topic_stats("late")["paused"]
     for each in (account, new, in_memory):
         each.settle()
     assert nsqd.terminate() == 0

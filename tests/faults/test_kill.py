@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from kit.daemons import DEADLINE, Daemon, eventually, own_command
-from kit.http_api import topic_stats
 from kit.nsq_client import Client, Message, mpub_body, sized
 from kit.traffic import post
 
@@ -239,7 +238,7 @@ class Victim:
         self.consumer: Client | None = None
 
     def stats(self) -> dict[str, Any]:
-        return topic_stats(self.daemon, "t")
+        return self.daemon.topic_stats("t")
 
     def channel_stats(self) -> dict[str, Any]:
         return self.daemon.channel_stats("t", "c")

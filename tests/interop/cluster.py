@@ -1,5 +1,5 @@
-"""What a cluster is made of besides its daemons: the programs that consume by nsqlookupd, and servers that only pretend
-to be one."""
+"""The parts of a cluster besides its daemons: programs that consume by nsqlookupd, and servers that only pretend to be
+one."""
 
 import socket
 import subprocess
@@ -10,19 +10,16 @@ from pathlib import Path
 
 from kit.daemons import DEADLINE, Daemon, eventually
 from kit.lookupds import Lookupd
-from kit.traffic import post
-
-__all__ = ["Pretender", "Program", "is_registered", "port", "post"]
 
 
 def port(nsqd: Daemon) -> int:
-    """The TCP port that nsqlookupd gets."""
+    """Returns the TCP port that nsqlookupd gets."""
     assert isinstance(nsqd.tcp_address, tuple)
     return nsqd.tcp_address[1]
 
 
 def is_registered(lookupd: Lookupd, *expected: str) -> None:
-    """Wait until exactly that is."""
+    """Waits until exactly that is."""
     eventually(lambda: lookupd.registered() == set(expected), f"{expected} registered")
 
 
@@ -37,7 +34,7 @@ class Program:
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=log, cwd=directory)
 
     def lines(self) -> list[str]:
-        """All it printed, as far as the lines are whole; AssertionError if it has ended."""
+        """Returns the whole lines that it printed; AssertionError if it has ended."""
         assert self._process.poll() is None, self._log.read_text("utf-8", "replace")
         return self._output.read_text().split("\n")[:-1]
 

@@ -13,7 +13,7 @@ from kit.traffic import DaemonFactory
 
 @pytest.fixture
 def start_first(nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path]) -> DaemonFactory:
-    """Start the daemon that has the data path first: ours, and in another test the real one."""
+    """Starts the daemon that has the data path first: ours, and in another test the real one."""
     peer_binary("nsqd")
     return nsqd_factory
 
@@ -22,7 +22,7 @@ def start_first(nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path])
 def make_lookupd(
     request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path
 ) -> Iterator[Callable[[], Lookupd]]:
-    """An nsqlookupd, ours and in another test the real one, that has not been started yet; any number of times."""
+    """Makes any number of nsqlookupds, ours and in another test the real one, without starting them."""
     made: list[Lookupd] = []
 
     def make() -> Lookupd:
@@ -40,7 +40,6 @@ def make_lookupd(
 
 @pytest.fixture
 def start_lookupd(make_lookupd: Callable[[], Lookupd]) -> Callable[[], Lookupd]:
-    """Start an nsqlookupd, any number of times."""
     return lambda: make_lookupd().start()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import gnsq
 
 
-class Consumer(gnsq.Consumer):  # type: ignore[misc]
+class PrintingConsumer(gnsq.Consumer):  # type: ignore[misc]
     """gnsq sends RDY to all connections when one is there, also to another that is still being made: without a socket
     that ends the greenlet that sends RDY, and without SUB nsqd closes the connection. Here it waits for that one."""
 
@@ -31,7 +31,7 @@ def handle(_: gnsq.Consumer, message: Any) -> None:
 
 
 def main(topic: str, channel: str, *lookupds: str) -> None:
-    consumer = Consumer(
+    consumer = PrintingConsumer(
         topic,
         channel,
         lookupd_http_addresses=list(lookupds),

@@ -7,7 +7,7 @@ from typing import Any
 import nsq
 
 
-class Reader(nsq.Reader):  # type: ignore[misc]
+class PrintingReader(nsq.Reader):  # type: ignore[misc]
     """pynsq refuses to connect again sooner than 10 seconds after the last time; not this one."""
 
     def _on_connection_close(self, conn: Any, **kwargs: Any) -> None:
@@ -22,7 +22,7 @@ def handle(message: Any) -> bool:
 
 
 async def main(topic: str, channel: str, *lookupds: str) -> None:
-    Reader(
+    PrintingReader(
         topic,
         channel,
         handle,

@@ -26,23 +26,22 @@ PING_INTERVAL = 15.0  # seconds, of the real nsqd
 MakeLookupd = Callable[[], Lookupd]
 
 
-class Cluster(NamedTuple):
+class NodesAndLookupds(NamedTuple):
     lookupds: list[Lookupd]
     nodes: list[Daemon]
 
 
 @pytest.fixture
-def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) -> Cluster:
-    """Two nsqlookupds and three gnsqd."""
+def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) -> NodesAndLookupds:
     lookupds = [start_lookupd() for _ in range(2)]
     flags = [lookupd.flag for lookupd in lookupds]
     nodes = [gnsqd_factory("--broadcast-address=127.0.0.1", *flags, *fixed_ports()) for _ in range(3)]
     eventually(lambda: [len(lookupd.producers()) for lookupd in lookupds] == [3, 3])
-    return Cluster(lookupds, nodes)
+    return NodesAndLookupds(lookupds, nodes)
 
 
-def are_found(cluster: Cluster, topic: str, *nodes: Daemon) -> None:
-    """Wait until every nsqlookupd sends consumers of the topic to those nodes."""
+def are_found(cluster: NodesAndLookupds, topic: str, *nodes: Daemon) -> None:
+    """Waits until every nsqlookupd sends consumers of the topic to those nodes."""
     ports = {port(node) for node in nodes}
     eventually(lambda: all(lookupd.found(topic) == ports for lookupd in cluster.lookupds), f"{ports} found")
 
@@ -57,10 +56,12 @@ LINES = 50  # of each publisher, each time
 
 @pytest.fixture
 def consumers(
-    cluster: Cluster, peer_binary: Callable[[str], Path], nsqjs: Path, tmp_path: Path
+    cluster: NodesAndLookupds, peer_binary: Callable[[str], Path], nsqjs: Path, tmp_path: Path
 ) -> Iterator[dict[str, Callable[[], list[str]]]]:
-    """By channel of TOPIC, a consumer that looks it up, and everything it got so far. The consumer of `copy` puts what
-    it gets into another topic, which is consumed in turn."""
+    """Starts a consumer of each channel of TOPIC, which looks it up, and returns functions for all that it got so far.
+
+    The consumer of `copy` puts what it gets into another topic, which is consumed in turn.
+    """
     lookupds = [lookupd.http_address for lookupd in cluster.lookupds]
     flags = ["--consumer-opt=lookupd_poll_interval,200ms"]
     flags += [f"--lookupd-http-address={address}" for address in lookupds]
@@ -91,7 +92,6 @@ def consumers(
 
 
 def publish(binary: Path, node: Daemon, prefix: str) -> list[str]:
-    """Let to_nsq publish lines, and return them."""
     lines = [f"{prefix}-{number}" for number in range(LINES)]
     command = [str(binary), f"--topic={TOPIC}", "--nsqd-tcp-address={}:{}".format(*node.tcp_address)]
     done = subprocess.run(command, input="\n".join(lines) + "\n", text=True, capture_output=True, timeout=DEADLINE)
@@ -100,7 +100,7 @@ def publish(binary: Path, node: Daemon, prefix: str) -> list[str]:
 
 
 def test_everybody_who_looks_a_topic_up_gets_all_of_it(
-    cluster: Cluster, consumers: dict[str, Callable[[], list[str]]], peer_binary: Callable[[str], Path]
+    cluster: NodesAndLookupds, consumers: dict[str, Callable[[], list[str]]], peer_binary: Callable[[str], Path]
 ) -> None:
     for lookupd, channels in zip(cluster.lookupds, (CHANNELS[::2], CHANNELS[1::2]), strict=True):
         for channel in channels:  # so that a new topic has them before any consumer comes
@@ -134,8 +134,8 @@ def test_everybody_who_looks_a_topic_up_gets_all_of_it(
 def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
     gnsqd_factory: DaemonFactory, make_lookupd: MakeLookupd, tmp_path: Path
 ) -> None:
-    """Nothing happens in the daemons meanwhile that they would report. Either one nsqlookupd or the other is the
-    first to be there, and so is either daemon that dies."""
+    # Nothing happens in the daemons meanwhile that they would report. Either one nsqlookupd or the other is the
+    # first to be there, and so is either daemon that dies.
     late, killed = make_lookupd(), make_lookupd().start()
     flags = ["--broadcast-address=127.0.0.1", late.flag, killed.flag]
     nodes = [gnsqd_factory(*flags, *fixed_ports()) for _ in range(3)]
@@ -166,14 +166,13 @@ def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
 
 
 @pytest.fixture
-def admin(cluster: Cluster, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[PeerProgram]:
-    """The nsqadmin of the cluster."""
+def admin(cluster: NodesAndLookupds, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[PeerProgram]:
     flags = [f"--lookupd-http-address={lookupd.http_address}" for lookupd in cluster.lookupds]
     with PeerProgram(peer_binary("nsqadmin"), tmp_path / "admin", "--http-address=127.0.0.1:0", *flags) as program:
         yield program
 
 
-def test_tombstoned_node_is_found_again_once_it_registers_again(cluster: Cluster, admin: PeerProgram) -> None:
+def test_tombstoned_node_is_found_again_once_it_registers_again(cluster: NodesAndLookupds, admin: PeerProgram) -> None:
     for node in cluster.nodes:
         create(node, "t")
     are_found(cluster, "t", *cluster.nodes)

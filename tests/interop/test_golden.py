@@ -56,7 +56,7 @@ def expectation(case: str) -> dict[str, Any]:
 
 
 def recorded(case: str, name: str) -> list[Message]:
-    """The messages of all records in the data files of a queue, as tests/golden describes them."""
+    """Returns the messages of all records in the data files of a queue, as tests/golden describes them."""
     files = expectation(case)["disk"]["queues"][name]["files"]
     records = [record for number in sorted(files) if not number.endswith(".bad") for record in files[number]["records"]]
     return [as_message(record) for record in records]
@@ -68,7 +68,7 @@ def as_message(entry: dict[str, Any]) -> Message:
 
 
 def at_start(nsqd: Daemon) -> dict[str, Any]:
-    """As `at_start` in expected.json."""
+    """Returns the same as `at_start` in expected.json."""
     kinds = ("paused", "depth", "backend_depth")
     return {
         topic["topic_name"]: {
@@ -80,7 +80,7 @@ def at_start(nsqd: Daemon) -> dict[str, Any]:
 
 
 def drain(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
-    """The next `count` messages, each finished, after which there must be no more."""
+    """Finishes the next `count` messages, after which there must be no more."""
     create(nsqd, topic, channel)
     post(nsqd, f"/topic/unpause?topic={topic}")
     post(nsqd, f"/channel/unpause?topic={topic}&channel={channel}")
@@ -162,5 +162,5 @@ def test_metadata_means_to_the_daemon_what_it_means_to_the_real_nsqd(
 
 
 def in_order(metadata: str) -> list[str]:
-    """The parts of an nsqd.dat, whose topics the real nsqd writes in random order."""
+    """Returns the parts of an nsqd.dat, whose topics the real nsqd writes in random order."""
     return sorted(re.split(r",(?=\{\"name\":\"[a-z]\",\"paused\":\w+,\"channels\")", metadata))

@@ -18,13 +18,12 @@ from kit.handover import (
     queued_and_in_flight,
     shape,
     started_with,
-    stored,
     stray_files,
     varied,
     witnessed,
 )
 from kit.nsq_client import Client, Message
-from kit.traffic import DaemonFactory, all_done, create, post, publish, take, wait_for
+from kit.traffic import DaemonFactory, create, post, take, wait_for
 
 pytestmark = pytest.mark.peer
 
@@ -55,77 +54,6 @@ def test_rolled_and_partly_read_queues_go_on_where_they_were(start_first: Daemon
 
     hand_over(nsqd)
     started_with(nsqd, {"t": (False, 0, dict.fromkeys(depths, (False, 0)))})
-
-
-def test_what_is_paused_stays_so_and_keeps_its_messages(start_first: DaemonFactory) -> None:
-    nsqd = start_first()
-    create(nsqd, "t", WITNESS, "paused", "open")
-    create(nsqd, "held", "one", "two")
-    create(nsqd, "held_lonely")
-    create(nsqd, "lonely")
-    create(nsqd, "unused")
-    post(nsqd, "/channel/pause?topic=t&channel=paused")
-    post(nsqd, "/channel/pause?topic=held&channel=two")
-    for topic in ("held", "held_lonely"):
-        post(nsqd, f"/topic/pause?topic={topic}")
-    messages = witnessed(nsqd, "t", *varied(5))
-    for topic in ("held", "held_lonely", "lonely"):
-        publish(nsqd, topic, *varied(3))
-    hand_over(nsqd)
-    started_with(
-        nsqd,
-        {
-            "t": (False, 0, {WITNESS: (False, 0), "paused": (True, 5), "open": (False, 5)}),
-            "held": (True, 3, {"one": (False, 0), "two": (True, 0)}),
-            "held_lonely": (True, 3, {}),
-            "lonely": (False, 3, {}),
-            "unused": (False, 0, {}),
-        },
-    )
-    in_topics = {topic: stored(nsqd, topic) for topic in ("held", "held_lonely", "lonely")}
-    for found in in_topics.values():
-        assert [(message.attempts, message.body) for message in found] == [(1, body) for body in varied(3)]
-
-    assert take(nsqd, "t", "open", 5) == messages
-    post(nsqd, "/channel/unpause?topic=t&channel=paused")
-    assert take(nsqd, "t", "paused", 5) == messages
-    for topic in ("held", "held_lonely"):
-        post(nsqd, f"/topic/unpause?topic={topic}")
-    post(nsqd, "/channel/unpause?topic=held&channel=two")
-    for topic, channel in (("held", "one"), ("held", "two"), ("held_lonely", "new"), ("lonely", "new")):
-        assert take(nsqd, topic, channel, 3) == in_topics[topic]
-    nothing_left(nsqd)
-
-    hand_over(nsqd)
-    assert {paused for paused, *_ in shape(nsqd, "depth").values()} == {False}
-    nothing_left(nsqd)
-
-
-def test_attempts_go_on_where_they_were(start_first: DaemonFactory) -> None:
-    nsqd = start_first()
-    create(nsqd, "t", WITNESS, "c")
-    expected = {message.id: message for message in witnessed(nsqd, "t", *varied(4))}  # how each is delivered next
-
-    def note(message: Message) -> bytes:
-        assert message == expected[message.id]
-        (expected[message.id],) = again([message])
-        return message.id
-
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as holder:
-        client.subscribe("t", "c", rdy=1)
-        for left in reversed(range(12)):
-            id = note(client.message())
-            client.send((b"" if left else b"RDY 0\n") + b"REQ %b 0\n" % id)
-        assert all_done(client) == []
-        holder.subscribe("t", "c", rdy=2)
-        for _ in range(2):
-            note(holder.message())
-        wait_for(nsqd, "t", "c", depth=2, in_flight_count=2, deferred_count=0)
-        hand_over(nsqd)
-    started_with(nsqd, {"t": (False, 0, {WITNESS: (False, 0), "c": (False, 4)})})
-    assert min(message.attempts for message in expected.values()) > 2
-    assert sorted(take(nsqd, "t", "c", 4)) == sorted(expected.values())
-    nothing_left(nsqd)
 
 
 def test_three_hand_overs_in_a_row_lose_nothing_and_deliver_nothing_twice(start_first: DaemonFactory) -> None:
@@ -168,7 +96,7 @@ def test_three_hand_overs_in_a_row_lose_nothing_and_deliver_nothing_twice(start_
 
 
 def refusal(command: list[str], data_path: Path) -> tuple[int, list[str]]:
-    """Exit code and output of a daemon that does not start; without the times."""
+    """Returns exit code and output, without the times, of a daemon that does not start."""
     flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={data_path}"]
     done = run_to_end(command, *flags)
     return done.returncode, re.sub(r"\d{4}/\d\d/\d\d [\d:.]+ ", "", done.stdout + done.stderr).splitlines()

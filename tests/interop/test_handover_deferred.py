@@ -30,8 +30,7 @@ gnsqd_first = pytest.mark.parametrize("daemon_command", ["gnsqd"], indirect=True
 
 
 def defer(nsqd: Daemon, milliseconds: bytes = HOUR) -> None:
-    """On `t:c`, two deferred and two requeued messages, and on the topic `lonely`, which has no channel, two deferred
-    ones; one ordinary message on both."""
+    """Publishes an ordinary message and two deferred ones on `t:c` and on `lonely`, and requeues two on `t:c`."""
     create(nsqd, "t", "c")
     create(nsqd, "lonely")
     with Client(nsqd.tcp_address) as client:
@@ -54,7 +53,7 @@ ALL_STORED: Shape = {"t": (False, 0, {"c": (False, 5)}), "lonely": (False, 3, {}
 
 
 def attempts_of(messages: list[Message]) -> dict[bytes, int]:
-    """Those of the next delivery by body, of which there are no two of a kind."""
+    """Returns attempts of the next delivery by body, of which there are no two of a kind."""
     assert len({message.body for message in messages}) == len({message.id for message in messages}) == len(messages)
     return {message.body: message.attempts for message in messages}
 

@@ -14,13 +14,13 @@ KILL_FLAGS = (*ON_DISK, "--sync-every=1", "--sync-timeout=60s")
 
 
 def settled(nsqd: Daemon, depths: dict[str, int]) -> None:
-    """Wait until nsqd.dat lists `t` with all channels, and the meta files say what each queue holds."""
+    """Waits until nsqd.dat lists `t` with all channels, and the meta files have what each queue holds."""
     eventually(lambda: {"t", *(f"t:{channel}" for channel in saved_topics(nsqd).get("t", []))} == set(depths))
     eventually(lambda: {queue: (meta(nsqd, queue) or [-1])[0] for queue in depths} == depths, f"{depths}")
 
 
 def take_all(nsqd: Daemon, topic: str, channel: str) -> list[Message]:
-    """What a channel of a topic holds, first in first out."""
+    """Takes all messages of a channel, first in first out."""
     publish(nsqd, topic, b"the last one")
     messages: list[Message] = []
     with Client(nsqd.tcp_address) as client:

@@ -23,8 +23,6 @@ Stat = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def stat(peer_binary: Callable[[str], Path]) -> Stat:
-    """Run nsq_stat to its end."""
-
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
         argv = [str(peer_binary("nsq_stat")), "--interval=100ms", "--count=3", *flags]
         return subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE, check=False)

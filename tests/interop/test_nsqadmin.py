@@ -17,7 +17,7 @@ from kit.daemons import Daemon, eventually, own_command
 from kit.handover import shape
 from kit.lookupds import EMBEDDED, EmbeddedLookupd, own_lookupd_command
 from kit.nsq_client import Client
-from kit.peer_program import PeerProgram, Server, start_nsqlookupd
+from kit.peer_program import JSONServer, PeerProgram, start_nsqlookupd
 from kit.traffic import create, post, publish, wait_for
 
 pytestmark = pytest.mark.peer
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.peer
 BROWSERS = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome", "chrome")
 
 
-class Site(NamedTuple):
+class Admin(NamedTuple):
     """A daemon, the nsqadmin that watches it, and the nsqlookupd in between, if any."""
 
     nsqd: Daemon
     admin: PeerProgram
-    lookupd: Server | None
+    lookupd: JSONServer | None
 
     @property
     def node(self) -> str:
@@ -50,7 +50,7 @@ class Site(NamedTuple):
         return status, self.normal(json.dumps(answer, indent=1))
 
     def normal(self, text: str) -> str:
-        """Without what differs between two daemons."""
+        """Removes what differs between two daemons."""
         ports = [(str(self.nsqd.http_address[1]), "HTTP"), (str(self.nsqd.tcp_address[1]), "TCP")]
         if self.lookupd is not None:
             ports += [(self.lookupd.address[kind].rpartition(":")[2], f"LOOKUPD-{kind}") for kind in ("HTTP", "TCP")]
@@ -61,18 +61,18 @@ class Site(NamedTuple):
         return re.sub(r'"(connect_ts|connected)": \d+', r'"\1": 0', text)
 
 
-Launch = Callable[[list[str], str], Site]
+Launch = Callable[[list[str], str], Admin]
 
 
 @pytest.fixture(params=["nsqlookupd", "gnsqlookupd", "embedded", "nsqd-http-address"])
 def launch(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[Launch]:
-    """Start a daemon by command and name, and the programs that watch it. `gnsqlookupd` is ours beside our daemon, and
+    """Starts a daemon by command and name, and the programs that watch it. `gnsqlookupd` is ours beside our daemon, and
     `embedded` ours inside our daemon; the real daemon has the real one."""
     with ExitStack() as stack:
 
-        def start(command: list[str], name: str) -> Site:
+        def start(command: list[str], name: str) -> Admin:
             flags = ["--broadcast-address=127.0.0.1"]
-            lookupd: Server | None = None
+            lookupd: JSONServer | None = None
             own = command == own_command()
             embedded = request.param == "embedded" and own
             if embedded:
@@ -85,7 +85,7 @@ def launch(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], t
             nsqd = stack.enter_context(Daemon(command, tmp_path / name, *flags))
             if embedded:
                 inside = EmbeddedLookupd(nsqd)
-                lookupd = Server({"TCP": inside.tcp_address, "HTTP": inside.http_address})
+                lookupd = JSONServer({"TCP": inside.tcp_address, "HTTP": inside.http_address})
             watched = f"--nsqd-http-address=127.0.0.1:{nsqd.http_address[1]}"
             if lookupd is not None:
                 watched = f"--lookupd-http-address={lookupd.address['HTTP']}"
@@ -94,19 +94,19 @@ def launch(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], t
             admin = stack.enter_context(
                 PeerProgram(peer_binary("nsqadmin"), log, "--http-address=127.0.0.1:0", watched)
             )
-            return Site(nsqd, admin, lookupd)
+            return Admin(nsqd, admin, lookupd)
 
         yield start
 
 
 @pytest.fixture
-def sites(launch: Launch, peer_binary: Callable[[str], Path]) -> tuple[Site, Site]:
+def sites(launch: Launch, peer_binary: Callable[[str], Path]) -> tuple[Admin, Admin]:
     """Ours and the real one."""
     return launch(own_command(), "gnsqd"), launch([str(peer_binary("nsqd"))], "nsqd")
 
 
-def occupy(site: Site, clients: ExitStack) -> None:
-    """Topics and channels of all kinds, messages in all states, consumers and producers."""
+def occupy(site: Admin, clients: ExitStack) -> None:
+    """Creates topics and channels of all kinds, messages in all states, consumers and producers."""
     nsqd = site.nsqd
     create(nsqd, "orders", "archive", "mail", "none")
     create(nsqd, "paused", "c")
@@ -143,7 +143,7 @@ PAGES = [
 ]  # fmt: skip
 
 
-def test_every_page_has_the_same_contents(sites: tuple[Site, Site]) -> None:
+def test_every_page_has_the_same_contents(sites: tuple[Admin, Admin]) -> None:
     with ExitStack() as clients:
         for site in sites:
             occupy(site, clients)
@@ -162,8 +162,8 @@ def state(nsqd: Daemon) -> State:
     return dict(shape(nsqd, "depth"))
 
 
-def registrations(site: Site) -> State:
-    """Who nsqlookupd has for what, and who of them is tombstoned."""
+def registrations(site: Admin) -> State:
+    """Returns who nsqlookupd has for what, and who of them is tombstoned."""
     if site.lookupd is None:
         return {}
     answer = site.lookupd.ask("GET", "/debug")[1]
@@ -201,7 +201,7 @@ CREATE = [{"topic": "t", "channel": "e"}, {"topic": "new"}, {"topic": "$"}, {"to
 CREATED: State = {"t": (False, 0, {"c": ONE, "d": ONE, "e": IDLE})}
 
 
-def test_every_action_works(sites: tuple[Site, Site]) -> None:
+def test_every_action_works(sites: tuple[Admin, Admin]) -> None:
     for site in sites:
         create(site.nsqd, "t", "c", "d")
         post(site.nsqd, "/pub?topic=t", b"x")
@@ -217,7 +217,7 @@ def test_every_action_works(sites: tuple[Site, Site]) -> None:
         has(sites, expected)
 
 
-def has(sites: tuple[Site, Site], expected: State) -> None:
-    """Wait until both daemons have that, and both nsqlookupd know the same."""
+def has(sites: tuple[Admin, Admin], expected: State) -> None:
+    """Waits until both daemons have that, and both nsqlookupd know the same."""
     eventually(lambda: all(state(site.nsqd) == expected for site in sites), f"{expected}")
     eventually(lambda: registrations(sites[0]) == registrations(sites[1]), "the same registered")

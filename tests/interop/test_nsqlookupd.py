@@ -23,7 +23,7 @@ pytestmark = pytest.mark.peer
 
 
 def is_known(lookupd: Lookupd, nsqd: Daemon) -> None:
-    """Wait until `nsqd` would ask for the channels of a new topic: IDENTIFY was answered."""
+    """Waits until `nsqd` would ask for the channels of a new topic: IDENTIFY was answered."""
     eventually(lambda: f"LOOKUPD({lookupd.tcp_address}): peer info" in nsqd.log(), "nsqlookupd known")
 
 
@@ -70,7 +70,7 @@ def test_what_is_created_is_registered_until_it_is_deleted(nsqd_factory: DaemonF
 
 
 def test_clean_exit_leaves_no_ephemeral_name(gnsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
-    """The real daemon may leave some, as it only sends what it can until it ends."""
+    # The real daemon may leave some, as it only sends what it can until it ends.
     nsqd = gnsqd_factory(lookupd.flag)
     names = [f"c{number}#ephemeral" for number in range(50)]
     with ExitStack() as stack:
@@ -139,7 +139,7 @@ def test_frozen_nsqlookupd_delays_neither_publishers_nor_metadata_and_gets_every
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Where connections are taken, and nothing is said."""
+    """Takes connections, and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 

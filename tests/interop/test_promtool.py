@@ -36,7 +36,7 @@ Promtool = Callable[..., str]
 
 @pytest.fixture
 def promtool(peer_binary: Callable[[str], Path], tmp_path: Path) -> Promtool:
-    """`promtool(*arguments)` must find nothing to complain about; returns what it prints."""
+    """Runs promtool, which must find nothing to complain about, and returns what it prints."""
 
     def run(*arguments: str | Path, input: bytes = b"") -> str:
         command = [peer_binary("promtool"), *arguments]
@@ -104,9 +104,11 @@ def test_page_of_pipelines_has_nothing_to_complain_about(promtool: Promtool) -> 
 # The alerts
 
 
-class State(NamedTuple):
-    """Of a channel; `timeouts` and `requeues` per second, of 10 messages per second. The depth rises by `growth` per
-    second; `age` in seconds."""
+class Figures(NamedTuple):
+    """A channel's state: `timeouts`, `requeues` and the `growth` of its depth per second; `age` in seconds.
+
+    It takes 10 messages per second.
+    """
 
     depth: int = 0
     growth: int = 0
@@ -120,7 +122,7 @@ class State(NamedTuple):
 
     @property
     def alert(self) -> str | None:
-        """What fires when this has lasted for long enough, by contrib/docs/metrics.md."""
+        """The alert that fires when this has lasted for long enough, by contrib/docs/metrics.md."""
         if self.paused:
             return PAUSED
         queued = self.depth > 0 or self.growth > 0
@@ -131,8 +133,8 @@ class State(NamedTuple):
         return FALLS_BEHIND if self.growth or self.age > 900 else None
 
 
-def series_of(channel: str, states: Sequence[State]) -> list[dict[str, str]]:
-    """The series of a channel that is in each state for a minute, in which 600 messages are published."""
+def series_of(channel: str, states: Sequence[Figures]) -> list[dict[str, str]]:
+    """Returns the series of a channel that is in each state for a minute, in which 600 messages are published."""
     values: dict[str, list[int]] = defaultdict(list)
     grown = timeouts = requeues = 0
     for minute, state in enumerate(states):
@@ -159,7 +161,7 @@ Check = tuple[int, str, Sequence[tuple[str, int]]]  # a minute, an expression, a
 
 @pytest.fixture
 def evaluate(promtool: Promtool, tmp_path: Path) -> Callable[..., None]:
-    """`evaluate(series, *checks)`: each expression must have its samples then."""
+    """Checks that each expression has its samples then: `evaluate(series, *checks)`."""
 
     def run(series: list[dict[str, str]], *checks: Check) -> None:
         expected = [
@@ -182,15 +184,15 @@ FIRING_TOGETHER = 'count by (channel) (ALERTS{alertstate="firing",channel!=""}) 
 
 
 def firing(alerts: dict[str, str | None]) -> list[tuple[str, int]]:
-    """What FIRING has, by channel."""
+    """Returns the samples of FIRING, by channel."""
     return [(f'{{alertname="{alert}",channel="{channel}"}}', 1) for channel, alert in alerts.items() if alert]
 
 
-def all_states() -> Iterator[State]:
+def all_states() -> Iterator[Figures]:
     backlogs = [(0, 0, 0), (10, 0, 5), (10, 0, 2000), (5000, 0, 5), (5000, 5, 5), (5000, 5, 2000)]
     consumers = [(0, 0), (2, 0), (2, 10)]
     for backlog, (clients, ready), paused, timeouts, requeues in product(backlogs, consumers, (0, 1), (0, 2), (0, 2)):
-        yield State(*backlog, clients, ready, paused, timeouts, requeues)
+        yield Figures(*backlog, clients, ready, paused, timeouts, requeues)
 
 
 def test_each_state_of_a_channel_causes_one_alert_or_none(evaluate: Callable[..., None]) -> None:
@@ -207,7 +209,7 @@ def test_at_no_time_two_alerts_of_a_channel_fire(evaluate: Callable[..., None]) 
     end = 300
     series = []
     for channel in range(60):
-        story: list[State] = []
+        story: list[Figures] = []
         while len(story) <= end:
             story += [chance.choice(states)] * chance.choice((1, 7, 20, 90))
         series += series_of(f"c{channel}", story[: end + 1])
@@ -219,10 +221,12 @@ def test_at_no_time_two_alerts_of_a_channel_fire(evaluate: Callable[..., None]) 
     )
 
 
-QUIET = State(depth=3, age=1)
+QUIET = Figures(depth=3, age=1)
 LOST = QUIET._replace(clients=0, ready=0)
 UNREADY = QUIET._replace(ready=0)
-DUE_AT_ONCE = [State(deferred=5000)] * 30 + [State(5000 - 500 * n, age=60 * n) for n in range(10)] + [State()] * 60
+DUE_AT_ONCE = (
+    [Figures(deferred=5000)] * 30 + [Figures(5000 - 500 * n, age=60 * n) for n in range(10)] + [Figures()] * 60
+)
 
 
 @pytest.mark.parametrize(
@@ -230,19 +234,19 @@ DUE_AT_ONCE = [State(deferred=5000)] * 30 + [State(5000 - 500 * n, age=60 * n) f
     [
         pytest.param([UNREADY], {8: None, 10: NOT_READY}, id="RDY 0"),
         pytest.param([UNREADY, UNREADY, QUIET], {50: None, 99: None}, id="backoff"),
-        pytest.param([State(ready=0)], {99: None}, id="RDY 0 without messages"),
+        pytest.param([Figures(ready=0)], {99: None}, id="RDY 0 without messages"),
         pytest.param([LOST], {8: None, 10: WITHOUT_CONSUMERS}, id="no consumers"),
         pytest.param([LOST, LOST, QUIET], {50: None, 99: None}, id="consumers that reconnect"),
         pytest.param([QUIET._replace(paused=1)], {59: None, 61: PAUSED}, id="paused"),
-        pytest.param([State(5000, 5, 1)], {14: None, 16: FALLS_BEHIND}, id="growing"),
-        pytest.param([State(20, 0, 1000)], {14: None, 16: FALLS_BEHIND}, id="old"),
+        pytest.param([Figures(5000, 5, 1)], {14: None, 16: FALLS_BEHIND}, id="growing"),
+        pytest.param([Figures(20, 0, 1000)], {14: None, 16: FALLS_BEHIND}, id="old"),
         # DPUB with an hour's delay: many are deferred, and some are just due.
-        pytest.param([State(deferred=36000), State(20, deferred=36000)], {50: None, 99: None}, id="deferred"),
+        pytest.param([Figures(deferred=36000), Figures(20, deferred=36000)], {50: None, 99: None}, id="deferred"),
         pytest.param(DUE_AT_ONCE, dict.fromkeys(range(30, 60)), id="deferred to the same time"),
     ],
 )
 def test_alerts_fire_after_a_while(
-    evaluate: Callable[..., None], states: list[State], alerts: dict[int, str | None]
+    evaluate: Callable[..., None], states: list[Figures], alerts: dict[int, str | None]
 ) -> None:
     before = 10
     series = series_of("c", [QUIET] * before + (states * 100)[:100])

@@ -25,7 +25,7 @@ BODIES = [f"{number:03}" for number in range(120)]  # more than a consumer here 
     ]
 )
 def consumer_command(request: pytest.FixtureRequest) -> Callable[[Lookupd], list[str]]:
-    """The command of a consumer of the channel c of the topic t, which it looks up."""
+    """Returns the command of a consumer of the channel c of the topic t, which it looks up."""
 
     def command(lookupd: Lookupd) -> list[str]:
         match request.param:

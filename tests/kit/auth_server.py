@@ -14,14 +14,13 @@ EVERYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "p
 
 
 def response(body: bytes | str, status: str = "200 OK", *headers: str) -> bytes:
-    """An HTTP response; a str is encoded."""
     raw = body.encode() if isinstance(body, str) else body
     head = "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(raw)}", *headers, "", ""])
     return head.encode() + raw
 
 
 def grant(*authorizations: object, **fields: object) -> bytes:
-    """A valid answer, except for what `fields` change."""
+    """Returns a valid answer, except for what `fields` change."""
     return response(json.dumps({"ttl": 3600, "authorizations": authorizations} | fields))
 
 
@@ -100,6 +99,6 @@ def _target(request: bytes) -> str:
 
 
 def query(target: str) -> dict[str, str]:
-    """The parameters that a target asks with."""
+    """Returns the parameters that a target asks with."""
     fields = parse_qs(urlsplit(target).query, keep_blank_values=True, strict_parsing=True, errors="surrogateescape")
     return {name: value for name, (value,) in fields.items()}

@@ -48,7 +48,7 @@ def issue(
     expired: bool = False,
     key: Key | None = None,
 ) -> Identity:
-    """A certificate for server and client use on 127.0.0.1, or of an authority; self-signed without an `issuer`."""
+    """Issues a certificate for use on 127.0.0.1, or of an authority; self-signed without an `issuer`."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -83,7 +83,7 @@ _WEAK = {
 
 
 def sign_weakly(identity: Identity, issuer: Identity, algorithm: str) -> Identity:
-    """The same, with another signature of `issuer`, which has an RSA key: PKCS #1 by hand, as cryptography refuses."""
+    """Signs it again by `issuer`, which has an RSA key: PKCS #1 by hand, as cryptography refuses."""
     assert isinstance(issuer.key, rsa.RSAPrivateKey)
     number, prefix = _WEAK[algorithm]
     oid = _SHA256_WITH_RSA[:-1] + bytes([number])
@@ -98,7 +98,7 @@ def sign_weakly(identity: Identity, issuer: Identity, algorithm: str) -> Identit
 
 
 def write_identities(directory: Path) -> dict[str, tuple[str, str]]:
-    """Key pairs of an authority, of a server and a client `known` to it, and of an expired client `unknown` to it."""
+    """Writes key pairs of an authority, a server, a client `known` to it, and an expired client `unknown` to it."""
     authority = issue("authority", authority=True)
     return {
         "authority": authority.write(directory / "authority"),

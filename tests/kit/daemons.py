@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from urllib.parse import urlencode
 
 from gnsqd import testing
 from gnsqd.testing import last_flag as last_flag
@@ -47,7 +48,7 @@ class StartFailed(testing.StartFailed, AssertionError):
 
 
 def eventually(condition: Callable[[], T | None], what: str = "condition", timeout: float = DEADLINE) -> T:
-    """Call `condition` until its result is true and return that; AssertionError after `timeout` seconds."""
+    """Calls `condition` until its result is true and returns that; AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not (result := condition()):
         if time.monotonic() > deadline:
@@ -57,7 +58,7 @@ def eventually(condition: Callable[[], T | None], what: str = "condition", timeo
 
 
 def wait_until_stopped(pid: int) -> None:
-    """Until all threads have stopped: on a busy machine some go on for a while after SIGSTOP."""
+    """Waits until all threads have stopped: on a busy machine some go on for a while after SIGSTOP."""
 
     def stopped() -> bool:
         try:
@@ -70,15 +71,17 @@ def wait_until_stopped(pid: int) -> None:
 
 
 def is_readable(file: socket.socket | int, seconds: float) -> bool:
-    """Whether something can be read within `seconds`. For descriptors of any number, and pytest's process has many."""
+    """True if something can be read within `seconds`. For descriptors of any number, and pytest's process has many."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nothing uses, for tests that must know it beforehand; another one each time. The system
-    chooses none of PORTS itself, so no connection or daemon of another test gets it meanwhile."""
+    """Returns a port of 127.0.0.1 that nothing uses, another one each time, for tests that must know it beforehand.
+
+    The system chooses none of PORTS itself, so no connection or daemon of another test gets it meanwhile.
+    """
     while True:
         port = next(_next_ports)
         with socket.socket() as sock, contextlib.suppress(OSError):
@@ -92,7 +95,7 @@ def fixed_ports() -> list[str]:
 
 
 def own_command() -> list[str]:
-    """How to start gnsqd: `$GNSQD_BIN` when set, else the package that this interpreter imports.
+    """Returns the argv that starts gnsqd: `$GNSQD_BIN` when set, else the package that this interpreter imports.
 
     `-P` keeps the working directory off the path, so that a source tree cannot stand in for the installed package.
     """
@@ -102,7 +105,7 @@ def own_command() -> list[str]:
 
 
 def interpreter(command: Sequence[str]) -> list[str]:
-    """The Python that runs the program which `command` starts, also where that is an installed script."""
+    """Returns the Python that runs the program which `command` starts, also where that is an installed script."""
     if "-m" in command:
         return [word for word in command[: command.index("-m")] if word != "-P"]
     with open(command[0], "rb") as file:
@@ -113,7 +116,7 @@ def interpreter(command: Sequence[str]) -> list[str]:
 
 
 def run_to_end(command: Sequence[str], *flags: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A daemon that does not serve, for its exit code and what it printed; started as `Daemon` starts them."""
+    """Runs a daemon that does not serve, for its exit code and what it printed; starts it as `Daemon` does."""
     if Daemon.preloaded and preloaded.can_start(command):
         code, out, err = preloaded.run(command, flags, b"", DEADLINE, cwd)
         return subprocess.CompletedProcess([*command, *flags], code, out.decode(), err.decode())
@@ -121,12 +124,12 @@ def run_to_end(command: Sequence[str], *flags: str, cwd: Path | None = None) -> 
 
 
 def fast_directory() -> str | None:
-    """One whose fsync costs nothing, for tempfile."""
+    """Returns one whose fsync costs nothing, for tempfile."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def run_tool(module: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    """A program of tools/, as `make` runs it."""
+    """Runs a program of tools/, as `make` does."""
     tools = str(Path(__file__).parents[2] / "tools")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [*sys.path, tools]))}
     command = [sys.executable, "-P", "-m", module, *flags]
@@ -146,7 +149,7 @@ def raise_file_limit() -> None:
 
 
 def export_source_tree() -> None:
-    """Let child processes import our packages where this one does, when those are source trees and not installed."""
+    """Lets child processes import our packages where this one does, when those are source trees and not installed."""
     parents = []
     for package in ("gnsqd", "pyspark_nsq"):
         spec = importlib.util.find_spec(package)
@@ -175,7 +178,7 @@ class Daemon:
         self._started: _Started | None = None
 
     def start(self) -> "Daemon":
-        """Start and wait until it serves; StartFailed otherwise."""
+        """Starts it and waits until it serves; StartFailed otherwise."""
         assert not self.running, "still running"
         self._started = started = _Started(self.data_path, self.flags, self.command)
         self.logs.append(started.log_path)
@@ -188,30 +191,32 @@ class Daemon:
     def http(
         self, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """One request on a connection of its own: status, headers (names in any case), body."""
+        """Sends one request on a connection of its own; returns status, headers (names in any case) and body."""
         return _request(self.http_address, method, path, body, headers or {})
 
     def stats(self, topic: str | None = None, channel: str | None = None) -> dict[str, Any]:
-        """`/stats?format=json`, of one topic (and channel) if given; its topics are a list, also where the daemon says
-        null because it does not know that topic."""
-        query = "".join(f"&{key}={value}" for key, value in (("topic", topic), ("channel", channel)) if value)
-        status, _, body = self.http("GET", f"/stats?format=json{query}")
+        """Returns `/stats?format=json`, of one topic (and channel) if given.
+
+        Its topics are a list, also where the daemon has null because it does not know that topic.
+        """
+        query = {"format": "json"} | ({"topic": topic} if topic else {}) | ({"channel": channel} if channel else {})
+        status, _, body = self.http("GET", f"/stats?{urlencode(query)}")
         assert status == 200, (status, body)
         answer: dict[str, Any] = json.loads(body)
         answer["topics"] = answer["topics"] or []
         return answer
 
+    def topic_stats(self, topic: str, channel: str | None = None) -> dict[str, Any]:
+        """Returns the statistics of one topic; {} while it does not exist."""
+        return next(iter(self.stats(topic, channel)["topics"]), {})
+
     def channel_stats(self, topic: str, channel: str) -> dict[str, Any]:
-        """The statistics of one channel; {} while it does not exist."""
-        for found in self.stats(topic, channel)["topics"]:
-            for entry in found["channels"] or []:
-                if entry["channel_name"] == channel:
-                    result: dict[str, Any] = entry
-                    return result
-        return {}
+        """Returns the statistics of one channel; {} while it does not exist."""
+        channels = self.topic_stats(topic, channel).get("channels") or []
+        return next((entry for entry in channels if entry["channel_name"] == channel), {})
 
     def log(self) -> str:
-        """What the current (or last) process printed so far."""
+        """Returns what the current (or last) process printed so far."""
         return self.logs[-1].read_text("utf-8", "replace") if self.logs else ""
 
     @property
@@ -235,7 +240,7 @@ class Daemon:
             wait_until_stopped(self.pid)
 
     def wait(self) -> int:
-        """Wait for the process to exit and return its exit code (negative: the signal that killed it)."""
+        """Waits for the process to exit and returns its exit code (negative: the signal that killed it)."""
         assert self.process is not None
         try:
             return self.process.wait(DEADLINE)
@@ -243,18 +248,18 @@ class Daemon:
             raise AssertionError(f"{self.command} did not exit within {DEADLINE} s:\n{self.log()}") from None
 
     def terminate(self) -> int:
-        """A clean exit by SIGTERM; returns the exit code."""
+        """Exits by SIGTERM; returns the exit code."""
         self.send_signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL: nothing is written, the data path stays as it is."""
+        """Ends it by SIGKILL: nothing is written, the data path stays as it is."""
         if self.running:
             self.send_signal(signal.SIGKILL)
             self.wait()
 
     def restart(self, *flags: str) -> "Daemon":
-        """Stop (cleanly, if it still runs) and start again on the same data path.
+        """Stops it (cleanly, if it still runs) and starts it again on the same data path.
 
         New `flags` replace the old ones, no flags keep them; `fixed_ports` are for clients that have to reconnect.
         """
@@ -264,7 +269,7 @@ class Daemon:
         return self.start()
 
     def close(self) -> None:
-        """End the process if it runs: cleanly, by force if it does not obey (then AssertionError)."""
+        """Ends the process if it runs: cleanly, by force if it does not obey (then AssertionError)."""
         try:
             if self.running:
                 self.send_signal(signal.SIGCONT)
@@ -321,13 +326,13 @@ class _Started(testing.Daemon):
 
 
 def address_of(text: str) -> Address:
-    """The address that `host:port` or a path is."""
+    """Parses `host:port`, or a path."""
     host, colon, port = text.rpartition(":")
     return (host.strip("[]"), int(port)) if colon else text
 
 
 def accepted_at_end(greetings: Sequence[tuple[Address, bytes]], end: Callable[[], object]) -> list[Address]:
-    """The addresses where a client is accepted that connects again as soon as its connection is closed.
+    """Returns the addresses where a client is accepted that connects again as soon as its connection is closed.
 
     Several clients connect to each address and send its greeting, to which the daemon answers if it is not empty;
     then `end` is called, which lets the daemon exit.
@@ -363,7 +368,6 @@ def accepted_at_end(greetings: Sequence[tuple[Address, bytes]], end: Callable[[]
 def _request(
     address: Address, method: str, path: str, body: bytes | str | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """On a unix socket too."""
     host, port = ("localhost", 0) if isinstance(address, str) else address
     connection = http.client.HTTPConnection(host, port or None, timeout=DEADLINE)
     connection.sock = open_socket(address, DEADLINE)
@@ -376,7 +380,6 @@ def _request(
 
 
 def open_socket(address: Address, timeout: float) -> socket.socket:
-    """A connected stream socket."""
     if isinstance(address, tuple):
         sock = socket.create_connection(address, timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

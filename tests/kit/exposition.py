@@ -11,7 +11,7 @@ Series = dict[tuple[str, Labels], float]
 
 
 def families(page: bytes) -> list[Metric]:
-    """In the format that the page has. AssertionError for a family that comes twice."""
+    """Parses a page in the format that it has. AssertionError for a family that comes twice."""
     text = page.decode()
     parsed = parse_openmetrics(text) if text.endswith("# EOF\n") else parse_text(text)  # type: ignore[no-untyped-call]
     found = list(parsed)
@@ -21,7 +21,7 @@ def families(page: bytes) -> list[Metric]:
 
 
 def series(page: bytes) -> Series:
-    """All samples by name and sorted labels; AssertionError for one that comes twice."""
+    """Returns all samples by name and sorted labels; AssertionError for one that comes twice."""
     found: Series = {}
     for family in families(page):
         for sample in family.samples:

@@ -40,20 +40,15 @@ class Rule(TypedDict, total=False):
 
 
 class Faults:
-    """Rules for the daemons started by `command`, one at a time."""
+    """Rules for the daemons started by `command`, one at a time; it is made of the Python that runs gnsqd."""
 
-    def __init__(self, control: Path, own_command: list[str]) -> None:
+    def __init__(self, control: Path, python: list[str]) -> None:
         self._control = control
-        self._own_command = own_command
+        self.command = ["env", f"{VARIABLE}={control}", *python, "-P", __file__]
         self.set()
 
-    @property
-    def command(self) -> list[str]:
-        """How to start gnsqd under these rules."""
-        return ["env", f"{VARIABLE}={self._control}", _interpreter(self._own_command), "-P", __file__]
-
     def set(self, *rules: Rule) -> None:
-        """Replace all rules; none lets everything pass."""
+        """Replaces all rules; none lets everything pass."""
         hits = self._control.with_suffix(f".{time.monotonic_ns()}.hits")
         temporary = self._control.with_suffix(".tmp")
         temporary.write_text(json.dumps({"rules": rules, "hits": str(hits)}))
@@ -61,16 +56,8 @@ class Faults:
         self._hits = hits
 
     def hits(self) -> list[str]:
-        """`{call} {path}` each time that one of the present rules took effect."""
+        """Returns `{call} {path}` each time that one of the present rules took effect."""
         return self._hits.read_text().splitlines() if self._hits.exists() else []
-
-
-def _interpreter(own_command: list[str]) -> str:
-    """The Python that runs gnsqd, also where that is an installed script."""
-    if "-m" in own_command:
-        return own_command[0]
-    first = Path(own_command[0]).read_bytes().split(b"\n", 1)[0]
-    return first.decode().removeprefix("#!").split()[0]
 
 
 class _Control:
@@ -96,8 +83,10 @@ class _Control:
             self._passed = [0] * len(self._rules)
 
     def allowance(self, call: str, path: str, size: int) -> int:
-        """How much of `size` bytes (1 if bytes do not matter) may be written now; OSError, or the end of the
-        process, where a rule says so."""
+        """Returns how much of `size` bytes (1 if bytes do not matter) may be written now.
+
+        Raises OSError, or ends the process, where a rule specifies that.
+        """
         while True:
             with self._lock:
                 self._load()

@@ -33,7 +33,7 @@ def start_other(nsqd: Daemon, *flags: str) -> None:
 
 
 def hand_over(nsqd: Daemon, *flags: str) -> None:
-    """End the daemon cleanly, see that it had nothing to complain about, and start the other one."""
+    """Ends the daemon cleanly, checks that it had nothing to complain about, and starts the other one."""
     assert nsqd.terminate() == 0
     assert complaints(nsqd) == []
     assert stray_files(nsqd) == set()
@@ -41,7 +41,7 @@ def hand_over(nsqd: Daemon, *flags: str) -> None:
 
 
 def complaints(nsqd: Daemon) -> list[str]:
-    """What the last daemon found wrong with a queue, except what the real one says of files that it has read
+    """Returns what the last daemon found wrong with a queue, without the real one's lines about files that it has read
     (NSQD-COMPAT 0.1 item 4)."""
     lines: list[str] = re.findall(r"(?:WARNING|ERROR): DISKQUEUE.*", nsqd.log())
     if is_ours(nsqd):
@@ -50,7 +50,7 @@ def complaints(nsqd: Daemon) -> list[str]:
 
 
 def stray_files(nsqd: Daemon) -> set[str]:
-    """Temporary and bad files, except the ones that the real nsqd reports as made."""
+    """Returns temporary and bad files, except the ones that the real nsqd reports as made."""
     logs = [log.read_text() for log in nsqd.logs]
     known = {
         name
@@ -62,7 +62,7 @@ def stray_files(nsqd: Daemon) -> set[str]:
 
 
 def started_with(nsqd: Daemon, expected: Shape) -> None:
-    """Wait until that is there, and all of it on disk: {topic: (paused, depth, {channel: (paused, depth)})}."""
+    """Waits until that is there, and all of it on disk: {topic: (paused, depth, {channel: (paused, depth)})}."""
     eventually(lambda: shape(nsqd, "depth") == shape(nsqd, "backend_depth") == expected, f"{expected}")
 
 
@@ -78,7 +78,7 @@ def shape(nsqd: Daemon, depth: str) -> Shape:
 
 
 def nothing_left(nsqd: Daemon) -> None:
-    """Wait until no topic and no channel has a message of any kind."""
+    """Waits until no topic and no channel has a message of any kind."""
 
     def left() -> list[Any]:
         topics = nsqd.stats()["topics"]
@@ -90,7 +90,7 @@ def nothing_left(nsqd: Daemon) -> None:
 
 
 def queued_and_in_flight(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int]:
-    """Deferred messages count as queued."""
+    """Counts deferred messages as queued."""
     stats = nsqd.channel_stats(topic, channel)
     return stats["depth"] + stats["deferred_count"], stats["in_flight_count"]
 
@@ -99,7 +99,7 @@ def queued_and_in_flight(nsqd: Daemon, topic: str, channel: str) -> tuple[int, i
 
 
 def witnessed(nsqd: Daemon, topic: str, *bodies: bytes) -> list[Message]:
-    """Publish, and return the messages as their first delivery shows them, which is that to the witness."""
+    """Publishes, and returns the messages as their first delivery shows them, which is that to the witness."""
     publish(nsqd, topic, *bodies)
     messages = {message.body: message for message in take(nsqd, topic, WITNESS, len(bodies))}
     return [messages.pop(body) for body in bodies]
@@ -111,7 +111,7 @@ def varied(count: int) -> list[bytes]:
 
 
 def again(messages: Iterable[Message]) -> list[Message]:
-    """As they are delivered next."""
+    """Returns them as they are delivered next."""
     return [message._replace(attempts=message.attempts + 1) for message in messages]
 
 
@@ -119,19 +119,19 @@ def again(messages: Iterable[Message]) -> list[Message]:
 
 
 def saved_topics(nsqd: Daemon) -> dict[str, list[str]]:
-    """The channels of every topic in nsqd.dat."""
+    """Returns the channels of every topic in nsqd.dat."""
     topics = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())["topics"] or []
     return {topic["name"]: [channel["name"] for channel in topic["channels"] or []] for topic in topics}
 
 
 def meta(nsqd: Daemon, queue: str) -> list[int]:
-    """Depth, read file and position, write file and position; [] without a meta file."""
+    """Returns depth, read file and position, write file and position; [] without a meta file."""
     path = nsqd.data_path / f"{queue}.diskqueue.meta.dat"
     return [int(number) for number in re.findall(r"\d+", path.read_text())] if path.exists() else []
 
 
 def stored(nsqd: Daemon, queue: str) -> list[Message]:
-    """The messages of a queue of one file, as they are delivered next."""
+    """Returns the messages of a queue of one file, as they are delivered next."""
     _, number, start, write_number, end = meta(nsqd, queue)
     assert number == write_number
     data = (nsqd.data_path / f"{queue}.diskqueue.{number:06d}.dat").read_bytes()

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.client import HTTPResponse
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kit.daemons import DEADLINE, Address, Daemon, open_socket
 
@@ -15,7 +15,7 @@ JSON = "application/json; charset=utf-8"
 
 
 def message(code: str) -> str:
-    """The body of an error."""
+    """Returns the body of an error."""
     return f'{{"message":"{code}"}}'
 
 
@@ -36,18 +36,12 @@ def refusals(nsqd: Daemon, requests: Iterable[str], before: str = "") -> dict[st
     return found
 
 
-def topic_stats(nsqd: Daemon, name: str) -> dict[str, Any]:
-    (topic,) = nsqd.stats(name)["topics"]
-    return dict(topic)
-
-
 def head(line: str, *headers: str) -> bytes:
-    """A request of HTTP/1.1 up to its body; `line` is method and target."""
+    """Returns a request of HTTP/1.1 up to its body; `line` is method and target."""
     return "\r\n".join([f"{line} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
 
 
 def chunked(*chunks: bytes) -> bytes:
-    """A body in these chunks."""
     return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
 
 
@@ -71,7 +65,7 @@ def split_responses(data: bytes) -> list[tuple[int, str]]:
 
 
 def exchange(nsqd: Daemon, data: bytes) -> list[tuple[int, str]]:
-    """The answers to `data`, after which this side of the connection ends, unless the daemon has ended it before."""
+    """Returns the answers to `data`, after which this side of the connection ends if the daemon has not ended it."""
     with open_socket(nsqd.http_address, DEADLINE) as sock:
         with suppress(OSError):
             sock.sendall(data)
@@ -80,7 +74,7 @@ def exchange(nsqd: Daemon, data: bytes) -> list[tuple[int, str]]:
 
 
 def read_all(sock: socket.socket) -> bytes:
-    """Up to the end; a reset is one too."""
+    """Receives up to the end; a reset is one too."""
     data = b""
     with suppress(ConnectionError):
         while more := sock.recv(65536):
@@ -99,7 +93,7 @@ class Answer(NamedTuple):
 
 
 def whole_answer(address: Address, request: bytes, normal: Callable[[str], str]) -> Answer:
-    """What comes back for one whole request, after which this side of the connection ends, with its body normalised."""
+    """Returns the answer to one request, after which this side of the connection ends, with its body normalised."""
     with open_socket(address, DEADLINE) as sock:
         sock.sendall(request)
         sock.shutdown(socket.SHUT_WR)
@@ -135,7 +129,7 @@ _NORMAL: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
 
 
 def normal(text: str) -> str:
-    """An answer of a daemon without ports, times, memory, versions and paths."""
+    """Removes ports, times, memory, versions and paths from an answer of a daemon."""
     for pattern, replacement in _NORMAL:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return text

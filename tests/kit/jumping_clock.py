@@ -45,6 +45,6 @@ class WallClock:
         self.command = ["env", f"{VARIABLE}={path}", f"LD_PRELOAD={shim}", *python, "-P", "-m", "gnsqd"]
 
     def set(self, offset: float) -> None:
-        """That many seconds after the true time, before it where that is negative."""
+        """Sets it to that many seconds after the true time, before it where that is negative."""
         with self._path.open("r+b" if self._path.exists() else "wb") as file:
             file.write(_OFFSET.pack(offset))

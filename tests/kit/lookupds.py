@@ -22,13 +22,13 @@ IDENTITY: dict[str, object] = {"broadcast_address": "b", "hostname": "h", "http_
 
 
 def handles_signals(http_address: str) -> bool:
-    """Whether a real daemon does by now: it serves a moment before."""
+    """True if a real daemon does by now: it serves a moment before."""
     with urllib.request.urlopen(f"http://{http_address}/debug/pprof/goroutine?debug=2") as answer:
         return b"os/signal.loop" in answer.read()
 
 
 def own_lookupd_command() -> list[str]:
-    """How to start gnsqlookupd: with the interpreter that starts gnsqd, or the program beside that."""
+    """Returns the argv of gnsqlookupd: with the interpreter that starts gnsqd, or the program beside that."""
     *interpreter, program = own_command()
     return [*interpreter, program.removesuffix("gnsqd") + ("gnsqd.lookupd" if interpreter else "gnsqlookupd")]
 
@@ -85,7 +85,7 @@ class Lookupd:
         return self._log.read_text("utf-8", "backslashreplace")
 
     def terminate(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the exit; the exit code."""
+        """Sends a signal and waits for the exit; returns the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(DEADLINE)
@@ -97,7 +97,7 @@ class Lookupd:
             self.process = None
 
     def freeze(self) -> None:
-        """From now on the kernel accepts connections, and nobody answers."""
+        """Stops it: the kernel accepts connections, and nobody answers."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         wait_until_stopped(self.process.pid)
@@ -115,7 +115,6 @@ class Lookupd:
         return f"{self._host}:{self._ports['http']}"
 
     def connect(self, kind: str = "tcp") -> socket.socket:
-        """A connection to the address of TCP or HTTP."""
         return socket.create_connection((self._host.strip("[]"), int(self._ports[kind])), DEADLINE)
 
     @property
@@ -123,7 +122,7 @@ class Lookupd:
         return f"--lookupd-tcp-address={self.tcp_address}"
 
     def ask(self, path: str, method: str = "GET", host: str = "") -> Any:
-        """What is in the JSON that comes back; `host` is the Host header, if not the address. HTTPError."""
+        """Returns the JSON that comes back; `host` is the Host header, if not the address. Raises HTTPError."""
         headers = {"Host": host} if host else {}
         request = urllib.request.Request(f"http://{self.http_address}{path}", headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=DEADLINE) as response:
@@ -131,7 +130,7 @@ class Lookupd:
         return json.loads(body) if body else None
 
     def registered(self) -> set[str]:
-        """`topic:channel` for each registration of a producer, `topic:` for a topic's own."""
+        """Returns `topic:channel` for each registration of a producer, `topic:` for a topic's own."""
         return {
             f"{topic}:{channel}"
             for category, topic, channel in (key.split(":") for key in self.ask("/debug"))
@@ -142,11 +141,11 @@ class Lookupd:
         return list(self.ask("/nodes")["producers"])
 
     def having(self, topic: str, channel: str) -> set[int]:
-        """The TCP ports of the nodes that registered the channel."""
+        """Returns the TCP ports of the nodes that registered the channel."""
         return {producer["tcp_port"] for producer in self.ask("/debug").get(f"channel:{topic}:{channel}", [])}
 
     def found(self, topic: str) -> set[int]:
-        """The TCP ports where consumers would look for the topic."""
+        """Returns the TCP ports where consumers would look for the topic."""
         try:
             return {producer["tcp_port"] for producer in self.ask(f"/lookup?topic={topic}")["producers"]}
         except urllib.error.HTTPError as error:
@@ -176,7 +175,7 @@ class EmbeddedLookupd(Lookupd):
         return self._nsqd.log()
 
     def names(self, host: str = "") -> list[str]:
-        """The addresses of nsqds for one that reaches nsqlookupd by this name."""
+        """Returns the addresses of nsqds for one that reaches nsqlookupd by this name."""
         return [row["broadcast_address"] for row in self.ask("/nodes", host=host)["producers"]]
 
 
@@ -187,7 +186,7 @@ LookupdPair = tuple[Lookupd, Lookupd]  # ours and the real one
 
 
 def normal(text: str) -> str:
-    """A text of nsqlookupd without addresses, times and the build; JSON stays JSON."""
+    """Removes addresses, times and the build from a text of nsqlookupd; JSON stays JSON."""
     text = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text)
     text = re.sub(r'_port":\d{4,}', '_port":4', text)
     text = re.sub(r'"(last_update|tombstoned_at)":1\d{18}', r'"\1":1', text)
@@ -196,13 +195,13 @@ def normal(text: str) -> str:
 
 
 def lists_sorted(value: Any) -> Any:
-    """JSON with its lists sorted, as the real nsqlookupd's come in the order of a hash, and objects as they are."""
+    """Sorts the lists in JSON, as the real nsqlookupd's come in the order of a hash; objects stay as they are."""
     if isinstance(value, dict):
         return {name: lists_sorted(item) for name, item in value.items()}
     return sorted(map(lists_sorted, value), key=json.dumps) if isinstance(value, list) else value
 
 
-class Nsqd:
+class Registrant:
     """The connection of a pretended nsqd, which has identified itself unless `identity` is None; `with` closes it."""
 
     def __init__(self, lookupd: Lookupd, identity: dict[str, object] | None = IDENTITY) -> None:
@@ -214,17 +213,17 @@ class Nsqd:
             self.identity = json.loads(self.command(identify(identity)))
 
     def command(self, command: bytes) -> bytes:
-        """Send a command, with its line feed and body, and return the reply."""
+        """Sends a command, with its line feed and body, and returns the reply."""
         self.sock.sendall(command)
         return self.reply()
 
     def register(self, *names: str) -> None:
-        """Register `topic`s and `topic channel`s."""
+        """Registers `topic`s and `topic channel`s."""
         for name in names:
             assert self.command(f"REGISTER {name}\n".encode()) == b"OK"
 
     def reply(self) -> bytes:
-        """The next reply; b"" at the end."""
+        """Returns the next reply; b"" at the end."""
         head = self.file.read(4)
         return self.file.read(*struct.unpack(">i", head)) if head else b""
 
@@ -232,7 +231,7 @@ class Nsqd:
         self.file.close()
         self.sock.close()
 
-    def __enter__(self) -> "Nsqd":
+    def __enter__(self) -> "Registrant":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -240,5 +239,5 @@ class Nsqd:
 
 
 def identify(identity: dict[str, object] | bytes) -> bytes:
-    """The command IDENTIFY, with a body that is JSON or anything else."""
+    """Returns the command IDENTIFY, with a body that is JSON or anything else."""
     return b"IDENTIFY\n" + sized(identity if isinstance(identity, bytes) else json.dumps(identity).encode())

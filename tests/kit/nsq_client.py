@@ -39,7 +39,7 @@ def parse_message(data: bytes) -> Message:
 
 
 def split_frames(data: bytes) -> list[Frame]:
-    """All frames of `data`; AssertionError when it ends inside one."""
+    """Returns all frames of `data`; AssertionError when it ends inside one."""
     frames = []
     while data:
         assert len(data) >= 8, data
@@ -51,12 +51,11 @@ def split_frames(data: bytes) -> list[Frame]:
 
 
 def sized(body: bytes) -> bytes:
-    """`body` with its int32 length before it."""
     return struct.pack(">i", len(body)) + body
 
 
 def mpub_body(*bodies: bytes) -> bytes:
-    """What MPUB's own size is in front of: the count and every body with its size."""
+    """Returns what MPUB's own size is in front of: the count and every body with its size."""
     return struct.pack(">i", len(bodies)) + b"".join(map(sized, bodies))
 
 
@@ -74,23 +73,26 @@ class Client:
         self.sock.sendall(data)
 
     def command(self, line: bytes, body: bytes | None = None) -> None:
-        """Send `line` + newline, then `body` (if not None) with its size."""
+        """Sends `line` + newline, then `body` (if not None) with its size."""
         self.send(line + b"\n" + (b"" if body is None else sized(body)))
 
     def identify(self, **fields: object) -> Frame:
-        """IDENTIFY with these JSON fields; the answering frame."""
+        """Sends IDENTIFY with these JSON fields; returns the answering frame."""
         self.command(b"IDENTIFY", json.dumps(fields).encode())
         return self.frame()
 
     def subscribe(self, topic: str, channel: str, rdy: int = 0) -> None:
-        """SUB, expecting OK, then RDY if it is not 0."""
+        """Sends SUB, expecting OK, then RDY if it is not 0."""
         self.command(f"SUB {topic} {channel}".encode())
         assert self.response() == b"OK"
         if rdy:
             self.command(b"RDY %d" % rdy)
 
     def publish(self, topic: str, *bodies: bytes) -> None:
-        """PUB one body, MPUB several, expecting OK. Messages that come before it are kept: nsqd does not order them."""
+        """Publishes one body by PUB, several by MPUB, expecting OK.
+
+        Messages that come before it are kept: nsqd does not order them.
+        """
         if len(bodies) == 1:
             self.command(f"PUB {topic}".encode(), bodies[0])
         else:
@@ -102,7 +104,7 @@ class Client:
         self.buffer = early + self.buffer
 
     def frame(self, timeout: float | None = None) -> Frame:
-        """The next frame, whatever it is. TimeoutError loses nothing; ConnectionError when the daemon closed."""
+        """Returns the next frame, whatever it is. TimeoutError loses nothing; ConnectionError if it closed."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         size = struct.unpack(">i", self._peek(4, deadline))[0]
         assert size >= 4, size
@@ -111,19 +113,19 @@ class Client:
         return Frame(struct.unpack_from(">i", data, 4)[0], data[8:])
 
     def response(self) -> bytes:
-        """The data of the next frame, which must be a RESPONSE."""
+        """Returns the data of the next frame, which must be a RESPONSE."""
         frame = self.frame()
         assert frame.type == RESPONSE, frame
         return frame.data
 
     def error(self) -> bytes:
-        """The data of the next frame, which must be an ERROR."""
+        """Returns the data of the next frame, which must be an ERROR."""
         frame = self.frame()
         assert frame.type == ERROR, frame
         return frame.data
 
     def message(self, timeout: float | None = None) -> Message:
-        """The next frame, which must be a MESSAGE."""
+        """Returns the next frame, which must be a MESSAGE."""
         frame = self.frame(timeout)
         assert frame.type == MESSAGE, frame
         return parse_message(frame.data)
@@ -137,7 +139,7 @@ class Client:
         return False
 
     def recv_until_closed(self) -> bytes:
-        """Everything up to the end of the stream (split_frames takes it apart); a reset is an end too."""
+        """Returns everything up to the end of the stream (split_frames takes it apart); a reset is an end too."""
         deadline = time.monotonic() + self.timeout
         try:
             while True:
@@ -165,7 +167,7 @@ class Client:
         self.buffer += data
 
     def reset(self) -> None:
-        """Close so that the daemon's next read or write fails."""
+        """Closes so that the daemon's next read or write fails."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 

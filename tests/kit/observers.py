@@ -1,4 +1,4 @@
-"""What a daemon under attack is judged by: good clients that must not notice, and what it holds open or in memory."""
+"""Good clients that must not notice an attack on a daemon, and what the daemon holds open or in memory."""
 
 import os
 import random
@@ -78,11 +78,11 @@ class GoodClients:
         self.slowest = max(self.slowest, time.monotonic() - began)
 
     def check(self) -> None:
-        """Pass on what failed so far."""
+        """Raises if something failed so far."""
         assert not self._failures, self._failures
 
     def stop(self) -> None:
-        """Publish no more, wait until everything has come, and pass on what failed."""
+        """Stops publishing, waits until everything has come, and raises if something failed."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()

@@ -15,7 +15,7 @@ class Pair(NamedTuple):
 
 @contextmanager
 def running_pair(directory: Path, nsqd: Path, *flags: str) -> Iterator[Pair]:
-    """Both daemons with the same flags, each on a data path of its own below `directory`; `nsqd` is the real one.
+    """Runs both daemons with the same flags, each on a data path of its own below `directory`; `nsqd` is the real one.
 
     A traceback of ours, or an exit that is not clean, is an AssertionError when they stop.
     """
@@ -29,7 +29,7 @@ def running_pair(directory: Path, nsqd: Path, *flags: str) -> Iterator[Pair]:
 
 
 def difference(found: Callable[[Daemon], object], pair: Pair, what: object) -> object:
-    """None once the same is found at both: messages take a moment on their way into channels."""
+    """Returns None once the same is found at both: messages take a moment on their way into channels."""
     try:
         eventually(lambda: found(pair.ours) == found(pair.real), timeout=5)
     except AssertionError:

@@ -12,8 +12,8 @@ from typing import Any
 from kit.daemons import DEADLINE, eventually
 
 
-class Server:
-    """What answers over HTTP. `address["HTTP"]` is where it listens: host and port in one text."""
+class JSONServer:
+    """A server that answers over HTTP. `address["HTTP"]` is where it listens: host and port in one text."""
 
     def __init__(self, address: dict[str, str]) -> None:
         self.address = address
@@ -30,7 +30,7 @@ class Server:
             connection.close()
 
 
-class PeerProgram(Server):
+class PeerProgram(JSONServer):
     """One program; `with` ends it."""
 
     def __init__(

@@ -48,12 +48,12 @@ class SmallDisk:
             pytest.skip(f"no file system in a namespace here: {answer}")
 
     def inside(self, argv: Iterable[str]) -> list[str]:
-        """How to start a program that sees the file system; it keeps its process id."""
+        """Returns the argv of a program that sees the file system; it keeps its process id."""
         pid = str(self._holder.pid)
         return ["nsenter", "--target", pid, "--user", "--mount", "--preserve-credentials", "--", *argv]
 
     def fill(self, leave: int = 0) -> None:
-        """Take all space but `leave` pages."""
+        """Takes all space but `leave` pages."""
         descriptor = os.open(self.files / BALLAST, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._take_all(lambda: os.write(descriptor, bytes(PAGE)))
@@ -62,7 +62,7 @@ class SmallDisk:
             os.close(descriptor)
 
     def use_up_inodes(self) -> None:
-        """Take all inodes: no file can be made, but those there are can grow."""
+        """Takes all inodes: no file can be made, but those there are can grow."""
         numbers = count()
         self._take_all(lambda: (self.files / f"{BALLAST}-{next(numbers)}").touch())
 
@@ -80,17 +80,17 @@ class SmallDisk:
         eventually(take_while_quiet)
 
     def free(self) -> None:
-        """Give back all that was taken."""
+        """Gives back all that was taken."""
         for path in self.files.glob(f"{BALLAST}*"):
             path.unlink()
 
     def remount(self, options: str) -> bool:
-        """Such as `ro`; false while that cannot be because a file is open for writing."""
+        """Remounts it, such as `ro`; False while that cannot be because a file is open for writing."""
         argv = self.inside(["mount", "--options-source", "disable", "-o", f"remount,{options}", str(self.path)])
         return subprocess.run(argv, stderr=subprocess.DEVNULL).returncode == 0
 
     def names(self) -> list[str]:
-        """The files on it except what was taken, in order."""
+        """Returns the files on it except what was taken, in order."""
         return sorted(path.name for path in self.files.iterdir() if not path.name.startswith(BALLAST))
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
-"""What tests do to a daemon again and again, each in one call: create, publish, take."""
+"""Traffic that tests make again and again, each kind in one call: create, publish, take."""
 
 from collections.abc import Callable
+from typing import Any
 
 from kit.daemons import Daemon, eventually
 from kit.nsq_client import MESSAGE, RESPONSE, Client, Frame, Message, parse_message
@@ -11,7 +12,7 @@ MAX_RDY = 2500  # by default
 
 
 def post(nsqd: Daemon, target: str, body: bytes = b"") -> bytes:
-    """What the daemon answers; its status must be 200."""
+    """Returns the answer of the daemon, whose status must be 200."""
     status, _, answer = nsqd.http("POST", target, body)
     assert status == 200, (target, status, answer)
     return answer
@@ -24,14 +25,16 @@ def create(nsqd: Daemon, topic: str, *channels: str) -> None:
 
 
 def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
-    """Over a connection of its own, which ends when the daemon has answered."""
+    """Publishes over a connection of its own, which ends when the daemon has answered."""
     with Client(nsqd.tcp_address) as client:
         client.publish(topic, *bodies)
 
 
 def take(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
-    """Receive `count` messages in the order of delivery, and finish them. The daemon has sent none but these, and has
-    dealt with the FINs when this returns."""
+    """Receives `count` messages in the order of delivery, and finishes them.
+
+    The daemon has sent none but these, and has dealt with the FINs when this returns.
+    """
     taken: list[Message] = []
     with Client(nsqd.tcp_address) as client:
         client.identify(heartbeat_interval=60_000)  # seconds go by with many messages
@@ -47,7 +50,7 @@ def take(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
 
 
 def finish(client: Client, count: int) -> list[Message]:
-    """The next `count` messages of a consumer, each finished before the next comes."""
+    """Finishes the next `count` messages of a consumer, each before the next comes."""
     messages = []
     for _ in range(count):
         messages.append(client.message())
@@ -56,7 +59,7 @@ def finish(client: Client, count: int) -> list[Message]:
 
 
 def all_done(client: Client) -> list[Message]:
-    """Return when the daemon has dealt with everything that this client sent: what messages came until then."""
+    """Returns the messages that came until the daemon had dealt with everything that this client sent."""
     client.send(b"CLS\n")
     messages = []
     while (frame := client.frame()).type != RESPONSE:
@@ -66,11 +69,11 @@ def all_done(client: Client) -> list[Message]:
     return messages
 
 
-def wait_for(nsqd: Daemon, topic: str, channel: str, **figures: int) -> None:
-    """Until the statistics of the channel have these, such as `depth=3`."""
+def wait_for(nsqd: Daemon, topic: str, channel: str = "", **figures: object) -> dict[str, Any]:
+    """Waits until the statistics of the channel, or else the topic, have these, such as `depth=3`; returns all."""
 
-    def reached() -> bool:
-        stats = nsqd.channel_stats(topic, channel)
-        return all(stats.get(name) == value for name, value in figures.items())
+    def reached() -> dict[str, Any] | None:
+        stats = nsqd.channel_stats(topic, channel) if channel else nsqd.topic_stats(topic)
+        return stats if stats and all(stats.get(name) == value for name, value in figures.items()) else None
 
-    eventually(reached, f"{topic}:{channel} with {figures}")
+    return eventually(reached, f"{topic}:{channel} with {figures}")

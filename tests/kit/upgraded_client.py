@@ -39,7 +39,7 @@ SYNC_FLUSH = b"\0\0\xff\xff"
 
 
 def tls_client_context(version: str | None = None, identity: tuple[str, str] | None = None) -> ssl.SSLContext:
-    """Of a client that verifies nobody: offers `version` alone, or those of today; `identity` is a key pair."""
+    """Returns the context of a client that verifies nobody and offers `version` alone; `identity` is a key pair."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if version:
@@ -126,7 +126,7 @@ _CRC_TABLE = _crc_table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (polynomial 0x1EDC6F41, reflected), a byte at a time."""
+    """Returns the CRC-32C (polynomial 0x1EDC6F41, reflected), a byte at a time."""
     crc, table = 0xFFFFFFFF, _CRC_TABLE
     for byte in data:
         crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
@@ -139,7 +139,7 @@ def masked_checksum(plain: bytes) -> bytes:
 
 
 def chunk(kind: int, payload: bytes, plain: bytes | None = None) -> bytes:
-    """One chunk of the framing format; with `plain`, its masked checksum comes before the payload."""
+    """Returns one chunk of the framing format; with `plain`, its masked checksum comes before the payload."""
     if plain is not None:
         payload = masked_checksum(plain) + payload
     return bytes([kind]) + len(payload).to_bytes(3, "little") + payload
@@ -151,7 +151,7 @@ def best_chunk(plain: bytes) -> bytes:
 
 
 def read_chunk(raw: bytes) -> bytes:
-    """What a whole chunk with data holds; AssertionError if it is another, or wrong."""
+    """Returns what a whole chunk with data holds; AssertionError if it is another, or wrong."""
     assert raw[0] in (0x00, 0x01), raw[:4]
     plain = bytes(cramjam.snappy.decompress_raw(raw[8:])) if raw[0] == 0x00 else raw[8:]
     assert 0 < len(plain) <= SNAPPY_BLOCK
@@ -207,7 +207,7 @@ class UpgradedClient(Client):
             self.buffer += self.compression.decode(raw)
 
     def settled(self) -> bool:
-        """Whether what was sent up to the last frame can be read to its last byte, and is all there is."""
+        """True if what was sent up to the last frame can be read to its last byte, and is all there is."""
         deadline = time.monotonic() + self.timeout
         while self.compression is not None and not self.compression.flushed:
             self._receive(deadline)

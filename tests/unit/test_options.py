@@ -112,11 +112,3 @@ def test_values_left_out_of_the_example_are_shown_in_it(tmp_path: Path) -> None:
     path.write_text(re.sub(r"^# (\w+ = )", r"\1", (CONTRIB / "nsqd.cfg.example").read_text(), flags=re.MULTILINE))
     shown = resolve({}, load_file(str(path)))
     assert vars(shown) == vars(Options(node_id=1, broadcast_address="nsqd-1.example.com", broadcast_address_given=True))
-
-
-def test_dev_sets_what_nothing_else_does() -> None:
-    plain, dev = resolve({}, {}), resolve({"dev": True}, {"embedded_lookupd_http_address": "a:1"})
-    assert (plain.embedded_lookupd_tcp_address, plain.lookup_creates_topics) == ("", False)
-    assert (dev.embedded_lookupd_tcp_address, dev.lookup_creates_topics) == ("0.0.0.0:4160", True)
-    assert dev.embedded_lookupd_http_address == "a:1"
-    assert resolve({"lookup_creates_topics": False}, {"dev": True}).lookup_creates_topics is False

@@ -1,7 +1,7 @@
-"""What a user gets by installing: the package whole, its commands, and the hot modules compiled or plain.
+"""The package that a user installs: whole, its commands, and the hot modules compiled or plain.
 
-`make test` and `make test-plain` say in $GNSQD_EXPECT_LANE which of the two they installed; without it (pytest on the
-source tree) the tests of the installation are skipped. What they installed it from is beside it, in `dist`.
+`make test` and `make test-plain` set $GNSQD_EXPECT_LANE to what they installed; without it (pytest on the source tree)
+the tests of the installation are skipped. What they installed it from is beside it, in `dist`.
 """
 
 import importlib
@@ -221,7 +221,7 @@ def test_the_classifiers_name_every_python_from_the_oldest_on() -> None:
 
 
 def test_what_a_pipeline_without_spark_advises_installs_what_the_extra_does() -> None:
-    """The packages themselves: gnsqd, whose extra it is, may be on no index."""
+    # The packages themselves: gnsqd, whose extra it is, may be on no index.
     extra = PYPROJECT["project"]["optional-dependencies"]["spark"]
     advice = " ".join(["pip install", *(f"'{requirement}'" for requirement in extra)])
     assert f'INSTALL = "{advice}"\n' in (ROOT / "contrib/gnsq_pipeline/options.py").read_text("utf-8")

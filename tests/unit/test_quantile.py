@@ -88,7 +88,7 @@ def test_memory_is_bounded_whatever_the_samples_are() -> None:
 # The window
 
 
-class Clock:
+class HeldClock:
     """Stands in for the monotonic clock, in ns."""
 
     now = 5 * SECOND
@@ -98,8 +98,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
+    clock = HeldClock()
     monkeypatch.setattr(quantile, "monotonic_ns", clock)
     return clock
 
@@ -111,7 +111,7 @@ def shown(result: LatencyFigures) -> tuple[int, list[int]]:
     return result.count, [value for _, value in result.percentiles]
 
 
-def test_figures_come_in_the_order_of_the_option(clock: Clock) -> None:
+def test_figures_come_in_the_order_of_the_option(clock: HeldClock) -> None:
     stream = Quantile(WINDOW, [0.5, 1.0, 0.99, 0.5])
     for value in (40, 10, 30, 20):
         stream.insert(value)
@@ -119,7 +119,7 @@ def test_figures_come_in_the_order_of_the_option(clock: Clock) -> None:
     assert (result.count, result.percentiles) == (4, ((0.5, 20), (1.0, 40), (0.99, 40), (0.5, 20)))
 
 
-def test_a_sample_leaves_between_half_a_window_and_a_whole_one(clock: Clock) -> None:
+def test_a_sample_leaves_between_half_a_window_and_a_whole_one(clock: HeldClock) -> None:
     stream = Quantile(WINDOW, [1.0])
     clock.now += 299 * SECOND
     stream.insert(7)
@@ -137,7 +137,7 @@ def test_a_sample_leaves_between_half_a_window_and_a_whole_one(clock: Clock) -> 
     assert shown(stream.merged([stream])) == (0, [0])
 
 
-def test_merged_streams_keep_their_own_windows(clock: Clock) -> None:
+def test_merged_streams_keep_their_own_windows(clock: HeldClock) -> None:
     early = Quantile(WINDOW, [1.0])
     clock.now += 200 * SECOND
     late = Quantile(WINDOW, [1.0])

@@ -1,4 +1,4 @@
-"""What a greenlet's death brings about; faults/test_crashes.py kills those of a running daemon."""
+"""The death of a greenlet; faults/test_crashes.py kills those of a running daemon."""
 
 import io
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from gnsqd.shared.errors import StorageError
 from gnsqd.supervisor import Supervisor
 
 
-class Watched:
+class Supervised:
     """A supervisor, its log, and how often it asked for the end."""
 
     def __init__(self) -> None:
@@ -29,9 +29,9 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
+def watched() -> Iterator[Supervised]:
     hub: Any = gevent.get_hub()
-    found = Watched()
+    found = Supervised()
     found.it.watch()
     yield found
     del hub.handle_error
@@ -41,14 +41,14 @@ def crash() -> None:
     raise LookupError("a bug")
 
 
-def test_one_that_serves_a_client_ends_nothing_else(watched: Watched) -> None:
+def test_one_that_serves_a_client_ends_nothing_else(watched: Supervised) -> None:
     watched.it.spawn_for_client("IOLoop:127.0.0.1:5", crash).join()
     watched.it.spawn_for_client("IOLoop:127.0.0.1:6", crash).join()
     assert (watched.it.crashes, watched.ends) == ({"IOLoop": 2}, 0)
     assert " ERROR: greenlet IOLoop:127.0.0.1:6 died\nTraceback" in watched.text
 
 
-def test_greenlets_that_others_start_are_watched(watched: Watched) -> None:
+def test_greenlets_that_others_start_are_watched(watched: Supervised) -> None:
     greenlet = gevent.spawn(crash)
     greenlet.name = "sync:t"
     with pytest.raises(LookupError):
@@ -57,7 +57,7 @@ def test_greenlets_that_others_start_are_watched(watched: Watched) -> None:
     assert " FATAL: greenlet sync:t died\nTraceback" in watched.text
 
 
-def test_callbacks_of_the_hub_are_watched(watched: Watched) -> None:
+def test_callbacks_of_the_hub_are_watched(watched: Supervised) -> None:
     loop = gevent.get_hub().loop
     loop.run_callback(crash)
     timer = loop.timer(0.001)
@@ -71,7 +71,7 @@ def test_callbacks_of_the_hub_are_watched(watched: Watched) -> None:
     assert watched.text.count(" FATAL: greenlet hub died\n") == 3
 
 
-def test_what_a_thread_raises_is_for_who_waits_for_it(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_thread_raises_is_for_who_waits_for_it(watched: Supervised, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise StorageError("no disk")
 
@@ -80,7 +80,7 @@ def test_what_a_thread_raises_is_for_who_waits_for_it(watched: Watched, capsys: 
     assert (watched.it.crashes, watched.ends, watched.text) == ({}, 0, "")
 
 
-def test_who_is_asked_to_end_has_not_crashed(watched: Watched) -> None:
+def test_who_is_asked_to_end_has_not_crashed(watched: Supervised) -> None:
     for spawn in (watched.it.spawn, watched.it.spawn_for_client):
         greenlet = spawn("aLoop", lambda: gevent.sleep(100))
         gevent.sleep(0)

@@ -136,7 +136,7 @@ class App:
         return self.get(answer.headers["Location"]) if answer.status == 303 else answer
 
     def api(self, method: str, path: str, **body: str) -> tuple[int, Any]:
-        """Asks as peer_program.Server.ask does."""
+        """Asks as peer_program.JSONServer.ask does."""
         answer = self.ask(method, path, json.dumps(body).encode() if body else b"")
         return answer.status, answer.json()
 

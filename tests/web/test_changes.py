@@ -12,7 +12,7 @@ from cli.fake_nsqd import FakeServer, channel, node, topic
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import DOWN, address, at, fill, publish
 from kit.daemons import Daemon, eventually
-from kit.http_api import ask, topic_stats
+from kit.http_api import ask
 from kit.nsq_client import Client
 from kit.peer_program import PeerProgram
 from kit.traffic import DaemonFactory, create, post, wait_for
@@ -65,7 +65,7 @@ def test_a_topic_is_paused_emptied_and_deleted_with_its_consumers(nsqd: Daemon) 
     assert "paused" in app.page("/topics/t").partition("As of")[0]
     publish(nsqd, "t", 3)
     assert "emptied" in confirm(app, "topic empty", **T).shown
-    assert (topic_stats(nsqd, "t")["paused"], topic_stats(nsqd, "t")["depth"]) == (True, 0)
+    assert (nsqd.topic_stats("t")["paused"], nsqd.topic_stats("t")["depth"]) == (True, 0)
     act(app, "topic unpause", **T)
     fill(nsqd, "t", "c", count=5)
     with Client(nsqd.tcp_address) as consumer:
@@ -169,7 +169,7 @@ def test_what_was_planned_is_done(gnsqd: Daemon) -> None:
     confirm(app, "channel rules", **C, **{"idle-timeout": "9h", "idle-policy": "empty"})
     assert gnsqd.channel_stats("t", "c")["rules"]["idle_timeout"] == 9 * 3600 * 10**9
     confirm(app, "topology import", file=TOPOLOGY)
-    assert (gnsqd.channel_stats("t", "d") != {}, topic_stats(gnsqd, "u")["paused"]) == (True, True)
+    assert (gnsqd.channel_stats("t", "d") != {}, gnsqd.topic_stats("u")["paused"]) == (True, True)
 
 
 def test_options_are_shown_and_changed(gnsqd: Daemon) -> None:
@@ -278,15 +278,15 @@ def test_live_messages_are_copies_while_somebody_looks(gnsqd: Daemon, monkeypatc
     publish(gnsqd, "alone", 1)
     app = App([address(gnsqd)])
     assert "No message yet" in app.page("/tail?topic=t")
-    assert len(topic_stats(gnsqd, "t")["channels"]) == 1
+    assert len(gnsqd.topic_stats("t")["channels"]) == 1
     with app.live("/tail?topic=t") as events:
-        eventually(lambda: next(events) and len(topic_stats(gnsqd, "t")["channels"]) == 2)
+        eventually(lambda: next(events) and len(gnsqd.topic_stats("t")["channels"]) == 2)
         post(gnsqd, "/mpub?topic=t", b'{"order": 1}\n<b>two</b>')
         text = next(found for found in events if "2 received" in found)
         assert text.index("<b>two</b>") < text.index('"order": 1')
         wait_for(gnsqd, "t", "c", depth=2)  # as before
         monkeypatch.setattr("nsqadmin_cli.web.tail._PATIENCE", 0.0)
-    eventually(lambda: len(topic_stats(gnsqd, "t")["channels"]) == 1)
+    eventually(lambda: len(gnsqd.topic_stats("t")["channels"]) == 1)
     with app.live("/tail?topic=alone") as events:
         assert "Create a channel first" in next(events)
     assert gnsqd.stats("alone")["topics"][0]["depth"] == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cli.nodes import address, at, at_lookupd
-from interop.test_nsqadmin import CREATE, PAGES, STEPS, Site, occupy, registrations, state
+from interop.test_nsqadmin import CREATE, PAGES, STEPS, Admin, occupy, registrations, state
 from kit.daemons import Daemon, eventually
 from kit.peer_program import PeerProgram, start_nsqlookupd
 from kit.traffic import create, post, publish
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.peer
 FLAGS = ("--broadcast-address=127.0.0.1", "--e2e-processing-latency-percentile=0.5,0.99")
 
 Ask = Callable[..., tuple[int, Any]]
-Start = Callable[..., tuple[list[Site], App, Ask]]
+Start = Callable[..., tuple[list[Admin], App, Ask]]
 
 
 def normal(status: int, answer: Any) -> tuple[int, Any]:
@@ -41,7 +41,7 @@ def start(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tm
     """Starts real nsqds; returns them, our page for all of them, and the real nsqadmin for all of them."""
     with ExitStack() as stack:
 
-        def start(count: int, name: str = "real") -> tuple[list[Site], App, Ask]:
+        def start(count: int, name: str = "real") -> tuple[list[Admin], App, Ask]:
             flags, lookupd = [*FLAGS], None
             if request.param == "nsqlookupd":
                 lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd"))
@@ -58,7 +58,7 @@ def start(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tm
             log = tmp_path / f"{name}-admin"
             admin = PeerProgram(peer_binary("nsqadmin"), log, "--http-address=127.0.0.1:0", *watched)
             stack.enter_context(admin)
-            return [Site(node, admin, lookupd) for node in nodes], ours, admin.ask
+            return [Admin(node, admin, lookupd) for node in nodes], ours, admin.ask
 
         yield start
 

@@ -21,7 +21,7 @@ def syncer() -> Iterator[Syncer]:
 
 @pytest.fixture
 def fakes(tmp_path: Path, syncer: Syncer) -> Iterator[Callable[..., Fakes]]:
-    """Build fakes with some options changed: `fakes(mem_queue_size=2)`. No greenlet may die of a bug."""
+    """Builds fakes with some options changed: `fakes(mem_queue_size=2)`. No greenlet may die of a bug."""
     built: list[Fakes] = []
 
     def build(**options: Any) -> Fakes:

@@ -1,5 +1,5 @@
-"""What topics and channels need around them, real except at the ends: disk queues in a temporary directory, greenlets
-that are kept in a list, callables that note their arguments. And a consumer that only takes notes."""
+"""The environment of topics and channels, real except at the ends: disk queues in a temporary directory, greenlets that
+are kept in a list, callables that note their arguments. And a consumer that only takes notes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ class FakeConsumer:
         self.woken += 1
 
     def left_flight(self, count: int = 0) -> None:
-        """Not noted."""
+        """Takes no note."""
 
     emptied = close = left_flight
 
@@ -132,7 +132,7 @@ class Fakes:
             self.dead_letters.start()
 
     def check_exit(self) -> None:
-        """Nobody asks for an exit."""
+        """Raises nothing, as nobody asks for an exit."""
 
     def _notify(self, thing: object, persist: bool) -> None:
         self.notified.append((thing, persist))
@@ -149,12 +149,12 @@ class Fakes:
         return greenlet
 
     def channel(self, name: str = "c") -> Channel:
-        """A channel of topic `t`, without that topic."""
+        """Returns a channel of topic `t`, without that topic."""
         queue = self.stores.open_store("t").channel_queue(name)
         return Channel("t", name, self.environment, queue, lambda channel: None, on_refused=lambda: None)
 
     def messages(self, *bodies: bytes, deferred: int = 0, age: int = 0, now: int = 0) -> list[Message]:
-        """Messages that were published `age` ns ago, or before `now`."""
+        """Returns messages that were published `age` ns ago, or before `now`."""
         ids, now = self.environment.ids, now or time_ns()
         return [new_messages(ids.reserve(now, 1), now - age, [body], deferred)[0] for body in bodies]
 
@@ -168,7 +168,6 @@ def bodies_of(messages: list[Message]) -> list[bytes]:
 
 
 def take_all(channel: Channel) -> list[Message]:
-    """All that is queued, given to one consumer."""
     found: list[Message] = []
     while batch := channel.take(FakeConsumer(99), 100_000, MINUTE, 0):
         found += batch
@@ -176,7 +175,7 @@ def take_all(channel: Channel) -> list[Message]:
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    """Let other greenlets go on until it is true; AssertionError after 5 s."""
+    """Lets other greenlets go on until it is true; AssertionError after 5 s."""
     for _ in range(5000):
         if condition():
             return
@@ -185,12 +184,12 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def settle() -> None:
-    """Let every greenlet do what it can do without waiting for time to pass or for a thread."""
+    """Lets every greenlet do what it can do without waiting for time to pass or for a thread."""
     idle()
 
 
 def publish(topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
-    """As a publisher does it, and then everybody else has a turn."""
+    """Publishes as a publisher does it, and then everybody else has a turn."""
     topic.publish(list(bodies), deferred)
     topic.commit()
     settle()

@@ -45,17 +45,15 @@ def topic_with(around: Fakes, *names: str) -> tuple[Topic, list[Channel]]:
 
 
 def in_order(channel: Channel) -> list[bytes]:
-    """Queued messages, in order of publication."""
     return bodies_of(sorted(take_all(channel), key=lambda message: (message.timestamp, message.id)))
 
 
 def counts(thing: Topic | Channel) -> tuple[int, int, int]:
-    """Messages rejected, dropped and expired."""
     return thing.queue.rejected, thing.queue.dropped, thing.queue.expired
 
 
 def enforce(topic: Topic) -> None:
-    """What the loop does."""
+    """Enforces bounds as the loop does."""
     assert topic.bounds is not None
     while topic.bounds.enforce():
         pass
@@ -196,7 +194,7 @@ def test_room_among_many_idle_channels_is_found_without_looking_at_all_of_them_f
 
 
 def publish_old(around: Fakes, topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
-    """An hour ago."""
+    """Publishes as an hour ago."""
     topic.put_messages(around.messages(*bodies, deferred=deferred, age=60 * MINUTE))
     topic.commit()
     settle()
@@ -215,16 +213,6 @@ def test_consumer_passes_many_old_messages_in_turns(fakes: Build) -> None:
         assert channel.depth >= 1001 - turns * MAX_TAKE
     assert bodies_of(taken) == [b"new"]
     assert turns >= 3
-
-
-@everywhere
-def test_what_is_too_old_goes_where_nobody_consumes(fakes: Build, place: dict[str, Any]) -> None:
-    around = fakes(message_ttl=30 * MINUTE, **place)
-    topic, _ = topic_with(around)
-    publish_old(around, topic, *[b"old"] * 10)
-    publish(topic, b"new")
-    enforce(topic)
-    assert (topic.depth, counts(topic)) == (1, (0, 0, 10))
 
 
 def test_age_counts_from_publication_while_held_back_too(fakes: Build) -> None:

@@ -18,7 +18,7 @@ def take(channel: Channel, consumer: FakeConsumer, window: int = 100, sample_rat
 
 
 def counts(channel: Channel) -> tuple[int, int, int, int]:
-    """(depth, of it on disk, in flight, deferred)."""
+    """Returns depth, depth on disk, number in flight and number deferred."""
     return channel.depth, channel.queue.backend.count, len(channel.in_flight), channel.deferred_count
 
 
@@ -111,7 +111,6 @@ def test_emptied_channel_has_room_again_though_its_disk_refused(fakes: Build, mo
 
 @pytest.fixture
 def shared(fakes: Build, consumers: Consumers) -> tuple[Fakes, Channel]:
-    """A channel whose three consumers wait."""
     around = fakes()
     channel = around.channel()
     for consumer in consumers:
@@ -207,21 +206,8 @@ def test_consumers_share_what_comes_equally(shared: tuple[Fakes, Channel], consu
 # Due times
 
 
-def test_message_whose_time_has_passed_is_not_held_back_again_by_the_disk(fakes: Build, consumers: Consumers) -> None:
-    around = fakes(mem_queue_size=0)
-    channel = around.channel()
-    channel.put_messages([], around.messages(b"overflow", deferred=MINUTE))
-    channel.process_due(monotonic_ns() + MINUTE)
-    assert counts(channel) == (1, 1, 0, 0)
-    assert bodies_of(take(channel, consumers[0])) == [b"overflow"]
-    channel.empty()
-    channel.put_messages([], around.messages(b"restart", deferred=1))
-    channel.close()
-    assert bodies_of(take(around.channel(), consumers[0])) == [b"restart"]
-
-
 def test_delay_is_never_longer_than_the_longest_that_may_be_asked_for(fakes: Build, consumers: Consumers) -> None:
-    """The wall clock, which due times on disk go by, may have been set back."""
+    # The wall clock, which due times on disk go by, may have been set back.
     around = fakes(max_req_timeout=MINUTE)
     channel = around.channel()
     channel.put_messages([], around.messages(b"x", deferred=1000 * MINUTE))

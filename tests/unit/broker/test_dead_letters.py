@@ -23,7 +23,7 @@ from unit.queues.journal.test_backend import Daemon
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is set aside stays so."""
+    """Leaves set aside what is."""
     monkeypatch.setattr(DeadLetters, "dead_letter_loop", lambda self: None)
 
 
@@ -34,7 +34,6 @@ def channel_with(around: Fakes, *bodies: bytes, name: str = "c") -> Channel:
 
 
 def deliver(channel: Channel) -> list[Message]:
-    """All queued messages are on their way to a consumer."""
     messages = take_all(channel)
     for message in messages:
         message.next_delivery()
@@ -42,7 +41,6 @@ def deliver(channel: Channel) -> list[Message]:
 
 
 def fail(channel: Channel) -> list[Message]:
-    """All queued messages are delivered and requeued."""
     messages = deliver(channel)
     for message in messages:
         channel.requeue(message.client_id, message.id, 0)
@@ -125,7 +123,7 @@ def test_a_topic_that_is_going_away_takes_nothing(fakes: Build, monkeypatch: pyt
     assert around.registry.topics["t.c.dead"].depth == 1
 
 
-class Watched:
+class CommittingTopic:
     """A topic that calls `commit` in place of its own."""
 
     def __init__(self, topic: Topic, commit: Callable[[], None]) -> None:
@@ -137,10 +135,9 @@ class Watched:
 
 
 def watch(around: Fakes, monkeypatch: pytest.MonkeyPatch, commit: Callable[[Topic], None]) -> None:
-    """Have the dead-letter topic committed by `commit`."""
     get_topic = around.registry.get_topic
     dead = get_topic("t.c.dead")
-    watched: Any = Watched(dead, lambda: commit(dead))
+    watched: Any = CommittingTopic(dead, lambda: commit(dead))
     monkeypatch.setattr(around.registry, "get_topic", lambda name: watched if name == dead.name else get_topic(name))
 
 

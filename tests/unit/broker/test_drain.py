@@ -1,4 +1,4 @@
-"""What a drain does at its edges; how it looks from outside is in behaviour/test_drain."""
+"""The edges of a drain; behaviour/test_drain has how it looks from outside."""
 
 import pytest
 from gevent import sleep, spawn
@@ -9,7 +9,7 @@ from gnsqd.broker.topic import Draining
 from unit.broker.fakes import MAX_PUT, MINUTE, Build, Fakes, eventually, settle
 
 
-class Watched(Drain):
+class CountedDrain(Drain):
     """A drain of these fakes that counts how often it has finished."""
 
     def __init__(self, around: Fakes, timeout: int = MINUTE) -> None:
@@ -21,7 +21,7 @@ class Watched(Drain):
 
 
 def fill(around: Fakes, count: int, prefix: str = "t") -> None:
-    """Topics without channels, the nth with n messages."""
+    """Creates topics without channels, the nth with n messages."""
     for number in range(1, count + 1):
         around.registry.get_topic(f"{prefix}{number}").publish([b"x"] * number)
 
@@ -33,7 +33,7 @@ def test_publish_that_is_under_way_is_completed(fakes: Build) -> None:
     while not topic.depth:
         settle_once()
     assert topic.depth < MAX_PUT * 3
-    Watched(around).start()
+    CountedDrain(around).start()
     publishing.get(timeout=10)
     assert topic.message_count == MAX_PUT * 3
 
@@ -45,7 +45,7 @@ def settle_once() -> None:
 def test_reports_name_only_the_fullest_queues(fakes: Build) -> None:
     around = fakes()
     fill(around, SHOWN + 2)
-    drain = Watched(around, timeout=0)
+    drain = CountedDrain(around, timeout=0)
     drain.start()
     settle()
     assert drain.finished == 1
@@ -65,7 +65,7 @@ def test_waiting_is_reported_only_now_and_then(fakes: Build, monkeypatch: pytest
         sleep(0)
 
     monkeypatch.setattr(drain_module, "sleep", nap)
-    drain = Watched(around)
+    drain = CountedDrain(around)
     drain.start()
     eventually(lambda: len(naps) > 10)
     assert around.log.getvalue().count("DRAIN: waiting") == 1
@@ -79,7 +79,7 @@ def test_waiting_is_reported_only_now_and_then(fakes: Build, monkeypatch: pytest
 def test_drain_that_is_cancelled_while_it_looks_does_not_finish(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     around = fakes()
     around.registry.get_topic("t0")
-    drain = Watched(around)
+    drain = CountedDrain(around)
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", drain.cancel)
     drain.start()
@@ -92,7 +92,7 @@ def test_drain_that_is_cancelled_while_it_looks_does_not_finish(fakes: Build, mo
 def test_drain_that_is_stopped_says_no_more_and_still_refuses(fakes: Build) -> None:
     around = fakes()
     fill(around, 1)
-    drain = Watched(around)
+    drain = CountedDrain(around)
     drain.start()
     drain.stop()
     settle()

@@ -37,7 +37,7 @@ STEPS = st.lists(
 MAX_TIMEOUT = 12  # of TOUCH, since the delivery
 
 
-class Entry(NamedTuple):
+class Expected(NamedTuple):
     client: int
     delivered: int
     deadline: int
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 @given(STEPS)
 def test_any_history_leaves_what_a_plain_dict_would(history: list[tuple[str, int, int, int, int]]) -> None:
-    in_flight, model, now = InFlight(), dict[int, Entry](), 0
+    in_flight, model, now = InFlight(), dict[int, Expected](), 0
     for step, number, client, timeout, passed in history:
         now += passed
         id = b"%016x" % number
@@ -55,7 +55,7 @@ def test_any_history_leaves_what_a_plain_dict_would(history: list[tuple[str, int
             several = [number, number + 1, number + 1]
             fresh = [each for each in (number, number + 1) if each not in model]
             assert ids(in_flight.push([message(each) for each in several], client, now, timeout)) == fresh
-            model |= dict.fromkeys(fresh, Entry(client, now, now + timeout))
+            model |= dict.fromkeys(fresh, Expected(client, now, now + timeout))
         elif step == "run":
             run = [number, number + 1, number + 2, number]
             mine = [each in model and model[each].client == client for each in run[:3]]

@@ -27,7 +27,7 @@ from unit.broker.fakes import (
 MS = SECOND // 1000
 
 
-class NotedQueue(SimpleQueue[Channel | None]):  # type: ignore[misc]  # gevent has no types
+class HandedOver(SimpleQueue[Channel | None]):  # type: ignore[misc]  # gevent has no types
     """Notes which channels it hands to the workers."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class NotedQueue(SimpleQueue[Channel | None]):  # type: ignore[misc]  # gevent h
 class Scan(QueueScan):
     def __init__(self, around: Fakes) -> None:
         super().__init__(around.options.queue_scan_worker_pool_max, around.logger, around.spawn)
-        self._due: NotedQueue = NotedQueue()
+        self._due: HandedOver = HandedOver()
 
     @property
     def handed(self) -> list[str]:
@@ -68,7 +68,7 @@ def workers(around: Fakes) -> int:
 
 
 def in_flight(around: Fakes, channel: Channel, count: int, timeout: int = MS) -> list[bytes]:
-    """Let `count` messages of `channel` be in flight; their ids."""
+    """Lets `count` messages of `channel` be in flight, and returns their ids."""
     channel.put_messages(around.messages(*[b"x"] * count))
     taken: list[bytes] = []
     while len(taken) < count:

@@ -4,14 +4,12 @@ import os
 import threading
 from collections.abc import Iterator
 from itertools import count
-from time import monotonic, monotonic_ns
+from time import monotonic_ns
 from typing import Any
 
 import pytest
 from gevent import joinall, sleep, spawn
-from gevent.event import Event
 
-from gnsqd.broker.registry import PRECREATION_PATIENCE
 from gnsqd.log import Logger
 from gnsqd.queues.backend import Left
 from gnsqd.shared.errors import BrokerError, StorageError
@@ -28,15 +26,6 @@ def test_topic_asked_for_twice_while_it_is_being_made_is_made_once(fakes: Build)
     joinall(greenlets, raise_error=True)
     assert len({id(greenlet.value) for greenlet in greenlets}) == 1
     assert around.log.getvalue().count("TOPIC(t): created") == 1
-
-
-def test_new_topic_has_the_channels_nsqlookupd_knows_before_anything_moves(fakes: Build) -> None:
-    around = fakes()
-    around.precreate = ["one", "two", "three#ephemeral"]
-    joinall([spawn(around.registry.get_topic, "t"), spawn(publish, around, "t")], raise_error=True)
-    settle()
-    topic = around.registry.topics["t"]
-    assert {name: channel.depth for name, channel in topic.channels.items()} == {"one": 1, "two": 1}
 
 
 def test_new_topic_whose_channels_cannot_be_made_still_moves_messages(
@@ -59,33 +48,6 @@ def test_new_topic_whose_channels_cannot_be_made_still_moves_messages(
     channel = around.registry.get_topic("t").get_channel("later")
     settle()
     assert channel.depth == 1
-
-
-def test_slow_nsqlookupd_keeps_messages_waiting_but_no_publisher(fakes: Build) -> None:
-    around = fakes()
-    answered = Event()
-
-    def channels(topic_name: str) -> list[str]:
-        answered.wait()
-        return ["known"]
-
-    around.registry.attach(around.environment._replace(channels_to_precreate=channels))
-    names = [f"t{number}" for number in range(20)]
-    started = monotonic()
-    for name in names:
-        publish(around, name)
-        around.registry.topics[name].get_channel("own")
-    assert monotonic() - started < len(names) * PRECREATION_PATIENCE / 2  # it was waited for once, not for each
-    around.registry.delete_existing_topic("t0")
-    settle()
-    topics = around.registry.topics
-    assert [topic.depth for topic in topics.values()] == [1] * 19
-    answered.set()
-    settle()
-    for topic in topics.values():
-        assert {name: channel.depth for name, channel in topic.channels.items()} == {"own": 1, "known": 1}
-    # From now on it's waited for again.
-    assert list(around.registry.get_topic("u").channels) == ["known"]
 
 
 def test_very_many_channels_from_nsqlookupd_stop_nobody(fakes: Build) -> None:
@@ -164,20 +126,6 @@ def test_metadata_has_nothing_that_is_going(fakes: Build) -> None:
     assert registry.metadata("t") == TopicMetadata("t", False, [ChannelMetadata("c", False)])
     topic.exiting = True
     assert registry.metadata("t") is None
-
-
-@pytest.mark.parametrize("durability", ["none", "process", "disk"])
-def test_new_topics_and_channels_list_no_directory(fakes: Build, listings: list[str], durability: str) -> None:
-    around = fakes(durability=durability, mem_queue_size=0)
-    listings.clear()
-    for number in range(20):
-        publish(around, f"t{number}")
-        around.registry.topics[f"t{number}"].get_channel("c")
-    settle()
-    for topic in around.registry.topics.values():
-        topic.delete_existing_channel("c")
-        topic.get_channel("c")
-    assert not listings
 
 
 @pytest.mark.parametrize("durability", ["none", "process"])

@@ -12,7 +12,7 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.rules import Rules
 from gnsqd.hub import cooperative
 from gnsqd.queues.message import Message
-from unit.broker.fakes import MINUTE, SECOND, Build, Consumers, FakeConsumer, Fakes, bodies_of, eventually, settle
+from unit.broker.fakes import MINUTE, SECOND, Build, Consumers, FakeConsumer, Fakes, bodies_of, eventually
 from unit.queues.journal.test_backend import daemons_of
 
 ORDERED = Rules(ordered=True)
@@ -30,50 +30,12 @@ def numbered(around: Fakes, count: int, first: int = 0) -> list[Message]:
 
 
 def drain(channel: Channel, consumer: FakeConsumer) -> list[bytes]:
-    """Finish all, as the rules allow."""
+    """Finishes all, as the rules allow."""
     seen = []
     while batch := take(channel, consumer):
         seen += bodies_of(batch)
         assert channel.finish_run(consumer.id, [message.id for message in batch]) == len(batch)
     return seen
-
-
-def test_nobody_is_woken_before_there_is_a_token(fakes: Build, consumers: Consumers) -> None:
-    around = fakes()
-    channel = around.channel()
-    channel.set_rules(Rules(rate=2, burst=1))
-    channel.put_messages(numbered(around, 1))
-    begun = monotonic()
-    assert len(take(channel, consumers[0])) == 1
-    for consumer in consumers:
-        assert take(channel, consumer) == []
-    channel.put_messages(numbered(around, 3))
-    settle()
-    assert [consumer.woken for consumer in consumers] == [0, 0, 0]
-    eventually(lambda: any(consumer.woken for consumer in consumers))
-    assert monotonic() - begun >= 0.45
-    assert [consumer.woken for consumer in consumers] == [1, 0, 0]
-    assert len(take(channel, consumers[0])) == 1
-
-
-def test_consumers_share_the_rate_in_turn(fakes: Build, consumers: Consumers) -> None:
-    around = fakes()
-    channel = around.channel()
-    channel.set_rules(Rules(rate=2000, burst=6))
-    turns = []
-    for consumer in consumers:
-        assert take(channel, consumer) == []
-    channel.put_messages(numbered(around, 300))
-    while channel.depth:
-        eventually(lambda: any(consumer.woken for consumer in consumers))
-        for consumer in consumers:
-            if consumer.woken:
-                consumer.woken = 0
-                turns.append(consumer)
-                while take(channel, consumer):  # how many depends on how long this process was kept waiting
-                    pass
-    assert len(turns) >= len(consumers)
-    assert turns == [consumers[number % len(consumers)] for number in range(len(turns))]
 
 
 def test_slow_rate_keeps_its_tokens_apart(fakes: Build, consumers: Consumers) -> None:
@@ -150,34 +112,6 @@ def compare_with_a_list(around: Fakes, steps: list[tuple[str, int]], moment: int
     for message in in_flight:
         channel.requeue(1, message.id, 0)
     assert drain(channel, consumer) == queued + in_topic
-
-
-def test_dead_letter_lets_the_next_message_go_on(fakes: Build, consumers: Consumers) -> None:
-    around = fakes(max_attempts=1)
-    channel = around.channel()
-    channel.set_rules(ORDERED)
-    channel.put_messages(numbered(around, 2))
-    (message,) = take(channel, consumers[0])
-    assert take(channel, consumers[0]) == take(channel, consumers[1]) == []
-    channel.requeue(1, message.id, 0)
-    assert [consumer.woken for consumer in consumers] == [1, 0, 0]
-    assert drain(channel, consumers[0]) == [b"0001"]
-
-
-def test_timer_wakes_a_consumer_when_messages_need_not_wait_any_more(fakes: Build, consumers: Consumers) -> None:
-    around = fakes()
-    channel = around.channel()
-    channel.set_rules(ORDERED)
-    channel.put_messages(numbered(around, 3))
-    (message,) = take(channel, consumers[0])
-    begun = monotonic()
-    channel.requeue(1, message.id, SECOND // 4)
-    assert [take(channel, consumer) for consumer in consumers] == [[], [], []]
-    eventually(lambda: any(consumer.woken for consumer in consumers))
-    assert monotonic() - begun >= 0.24
-    for consumer in consumers[1:]:
-        channel.stop_waiting(consumer)
-    assert drain(channel, consumers[0]) == [b"0000", b"0001", b"0002"]
 
 
 @pytest.mark.parametrize("durability", ["none", "process"])
@@ -301,3 +235,19 @@ def test_only_the_message_that_the_others_wait_for_is_looked_for_when_cancelled(
     assert (channel.deferred.resume_at, looks) == (0, 1)
     cancel(last)
     assert looks == 1
+
+
+def test_timer_wakes_a_consumer_when_messages_need_not_wait_any_more(fakes: Build, consumers: Consumers) -> None:
+    around = fakes()
+    channel = around.channel()
+    channel.set_rules(ORDERED)
+    channel.put_messages(numbered(around, 3))
+    (message,) = take(channel, consumers[0])
+    begun = monotonic()
+    channel.requeue(1, message.id, SECOND // 4)
+    assert [take(channel, consumer) for consumer in consumers] == [[], [], []]
+    eventually(lambda: any(consumer.woken for consumer in consumers))
+    assert monotonic() - begun >= 0.24
+    for consumer in consumers[1:]:
+        channel.stop_waiting(consumer)
+    assert drain(channel, consumers[0]) == [b"0000", b"0001", b"0002"]

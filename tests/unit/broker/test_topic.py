@@ -41,17 +41,16 @@ def publish(topic: Topic, *bodies: bytes, deferred: int = 0) -> None:
 
 
 def waiting(channel: Channel) -> list[bytes]:
-    """The bodies of all that is queued in `channel`."""
     return sorted(bodies_of(take_all(channel)))
 
 
 def refuse(payloads: list[bytes]) -> None:
-    """As `put_many` of a backend queue on a disk that is full."""
+    """Fails as `put_many` of a backend queue does on a disk that is full."""
     raise StorageError("no space left on device")
 
 
 def refuse_and_note(attempts: list[int]) -> Callable[[list[bytes]], None]:
-    """The same, and the number of payloads goes to `attempts`."""
+    """Returns a function that does the same, and notes the number of payloads in `attempts`."""
 
     def put_many(payloads: list[bytes]) -> None:
         attempts.append(len(payloads))
@@ -61,13 +60,12 @@ def refuse_and_note(attempts: list[int]) -> Callable[[list[bytes]], None]:
 
 
 def eventually_tried_again(attempts: list[int]) -> None:
-    """By the pump, all by itself."""
+    """Waits for the pump, which tries again all by itself."""
     before = len(attempts)
     eventually(lambda: len(attempts) > before + 2)
 
 
 def wait_for(topic: Topic, name: str, depth: int) -> Channel:
-    """The channel of that name once it has `depth` messages."""
     channel = topic.get_channel(name)
     eventually(lambda: channel.depth == depth)
     return channel
@@ -92,12 +90,6 @@ def test_ephemeral_topic_without_memory_hands_over_what_it_can(fakes: Build) -> 
     publish(topic, b"kept")
     settle()
     assert waiting(channel) == [b"kept"]
-
-
-def test_deferred_message_that_became_due_on_disk_is_not_held_back(fakes: Build) -> None:
-    topic = new_topic(fakes(mem_queue_size=0))
-    publish(topic, b"x", deferred=1)
-    assert waiting(wait_for(topic, "c", 1)) == [b"x"]
 
 
 def test_messages_that_no_disk_takes_at_the_end_are_counted(fakes: Build, monkeypatch: pytest.MonkeyPatch) -> None:

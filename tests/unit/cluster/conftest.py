@@ -11,7 +11,7 @@ from unit.cluster.fake_lookupd import FakeLookupd
 
 @pytest.fixture
 def lookupd() -> Iterator[Callable[..., FakeLookupd]]:
-    """Start a fake nsqlookupd; arguments as its class."""
+    """Starts fake nsqlookupds."""
     with ExitStack() as stack:
         yield lambda *args: stack.enter_context(closing(FakeLookupd(*args)))
 

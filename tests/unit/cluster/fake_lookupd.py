@@ -14,7 +14,7 @@ def answer(body: bytes) -> bytes:
 
 
 def info(**fields: object) -> bytes:
-    """The answer to IDENTIFY."""
+    """Returns the answer to IDENTIFY."""
     values = {"broadcast_address": "127.0.0.1", "http_port": 1, "tcp_port": 2, "version": "1.3.0"} | fields
     return answer(json.dumps(values).encode())
 
@@ -60,7 +60,7 @@ class FakeLookupd:
         self.closed.append(number)
 
     def hang_up(self) -> None:
-        """End all connections; new ones are taken."""
+        """Ends all connections; new ones are taken."""
         for sock in self._sockets:
             with suppress(OSError):  # the peer was first
                 sock.shutdown(SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""What nsqlookupd receives about a live broker, what that does not wait for, and the channels it returns."""
+"""Registrations of a live broker at nsqlookupd, what does not wait for them, and the channels it returns."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 from socket import AF_INET, AF_INET6, SOCK_STREAM, gaierror
 
 import pytest
-from gevent import Timeout, killall, sleep, spawn
+from gevent import Timeout, killall, spawn
 from gevent.event import Event
 
 from gnsqd.broker.channel import Channel
@@ -17,7 +17,7 @@ from gnsqd.cluster.lookup import Lookup
 from gnsqd.options import Options
 from gnsqd.storage.syncer import Syncer
 from kit.auth_server import AuthServer, response
-from kit.daemons import DEADLINE, free_port
+from kit.daemons import DEADLINE
 from unit.broker.fakes import Fakes, eventually
 from unit.cluster.fake_lookupd import FakeLookupd, info, obliging
 
@@ -25,7 +25,7 @@ Lookupd = Callable[..., FakeLookupd]
 HTTP = Callable[[bytes], AuthServer]
 
 
-class Daemon:
+class Broker:
     """A broker and its Lookup."""
 
     def __init__(self, directory: Path, syncer: Syncer) -> None:
@@ -56,63 +56,27 @@ class Daemon:
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Iterator[Daemon]:
+def ours(tmp_path: Path) -> Iterator[Broker]:
     syncer = Syncer()
-    daemon = Daemon(tmp_path, syncer)
+    daemon = Broker(tmp_path, syncer)
     yield daemon
     daemon.end()
     syncer.stop()
 
 
 def reported(lookupd: FakeLookupd, expected: list[str], connection: int = 0) -> None:
-    """The connection received that, after its IDENTIFY."""
+    """Waits until the connection received that, after its IDENTIFY."""
     eventually(lambda: len(lookupd.lines) > connection and len(lookupd.lines[connection]) > len(expected))
     assert lookupd.lines[connection] == ["IDENTIFY", *expected]
 
 
-def connected(ours: Daemon, *peers: FakeLookupd) -> None:
+def connected(ours: Broker, *peers: FakeLookupd) -> None:
     ours.start(*peers)
     eventually(lambda: all(f"LOOKUPD({peer.address}): peer info" in ours.log() for peer in peers))
 
 
-def test_creation_and_deletion_are_reported_in_order(ours: Daemon, lookupd: Lookupd) -> None:
-    server = lookupd()
-    connected(ours, server)
-    topic = ours.registry.get_topic("t")
-    topic.get_channel("a")
-    topic.get_channel("b#ephemeral")
-    ours.registry.get_topic("u#ephemeral")
-    topic.delete_existing_channel("a")
-    ours.registry.delete_existing_topic("t")
-    created = ["REGISTER t", "REGISTER t a", "REGISTER t b#ephemeral", "REGISTER u#ephemeral"]
-    reported(server, [*created, "UNREGISTER t a", "UNREGISTER t", "UNREGISTER t b#ephemeral"])
-
-
-def test_heartbeats_go_on_and_reconnect(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "PING_INTERVAL", 0.02)
-    server = lookupd()
-    ours.registry.get_topic("t")
-    ours.start(server)
-    reported(server, ["REGISTER t", "PING", "PING"])
-    server.hang_up()
-    reported(server, ["REGISTER t", "PING"], connection=1)
-    assert f"ERROR: LOOKUPD({server.address}): PING - EOF\n" in ours.log()
-
-
-def test_event_that_finds_the_connection_ended_registers_everything_again(ours: Daemon, lookupd: Lookupd) -> None:
-    server = lookupd()
-    connected(ours, server)
-    topic = ours.registry.get_topic("t")
-    topic.get_channel("c#ephemeral")
-    topic.get_channel("d#ephemeral")
-    reported(server, ["REGISTER t", "REGISTER t c#ephemeral", "REGISTER t d#ephemeral"])
-    server.hang_up()
-    topic.delete_existing_channel("c#ephemeral")
-    reported(server, ["REGISTER t d#ephemeral", "UNREGISTER t c#ephemeral"], connection=1)
-
-
 def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
-    ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
+    ours: Broker, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = lookupd(lambda line: [] if line == "REGISTER t" else obliging(line))
     connected(ours, server)
@@ -128,7 +92,7 @@ def test_peer_that_was_too_slow_is_left_alone_until_the_next_event(
 
 
 def test_peer_that_falls_far_behind_gets_everything_again(
-    ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
+    ours: Broker, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup, "IO_TIMEOUT", 10 * DEADLINE)
     monkeypatch.setattr(lookup, "MAX_EVENTS", 5)
@@ -154,37 +118,7 @@ def test_peer_that_falls_far_behind_gets_everything_again(
     assert "too far behind, registering everything again" in ours.log()
 
 
-def test_events_of_a_dead_peer_are_dropped(ours: Daemon) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    ours.start(address)
-    for number in range(20):
-        ours.registry.get_topic(f"t{number}")
-    eventually(lambda: "connection refused" in ours.log())
-    for _ in range(20):
-        sleep(0.001)
-    assert ours.log().count(f"LOOKUP connecting to {address}\n") <= 2
-    assert f"ERROR: LOOKUPD({address}): connect - dial tcp {address}: connect: connection refused\n" in ours.log()
-
-
-def test_end_sends_the_queue_and_unregisters_ephemeral_names(ours: Daemon, lookupd: Lookupd) -> None:
-    server = lookupd()
-    connected(ours, server)
-    topic = ours.registry.get_topic("t#ephemeral")
-    topic.get_channel("c")
-    topic.get_channel("d#ephemeral")
-    created = ["REGISTER t#ephemeral", "REGISTER t#ephemeral c", "REGISTER t#ephemeral d#ephemeral"]
-    reported(server, created)
-    topic.get_channel("e")
-    ours.lookup.stop()
-    ours.registry.get_topic("u")
-    ours.lookup.join()
-    last = ["REGISTER t#ephemeral e", "UNREGISTER t#ephemeral d#ephemeral", "UNREGISTER t#ephemeral"]
-    assert server.lines == [["IDENTIFY", *created, *last]]
-    eventually(lambda: server.closed)
-    assert f"LOOKUPD({server.address}): channel UNREGISTER t#ephemeral d#ephemeral\n" in ours.log()
-
-
-def test_end_waits_for_all_that_hang_together(ours: Daemon, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_waits_for_all_that_hang_together(ours: Broker, lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "IO_TIMEOUT", 10 * DEADLINE)
     monkeypatch.setattr(lookup, "END_TIMEOUT", 0.1)
     servers = [lookupd(lambda line: obliging(line) if line == "IDENTIFY" else []) for _ in range(2)]
@@ -221,7 +155,7 @@ class Names:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
-    """The name server that is asked, and often."""
+    """Replaces the name server, which is asked often."""
     names = Names()
     monkeypatch.setattr("gevent.socket.getaddrinfo", names.getaddrinfo)
     monkeypatch.setattr(lookup, "RESOLVE_PAUSE", 0.001)
@@ -229,17 +163,17 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     return names
 
 
-def has_peers(ours: Daemon, *addresses: str) -> None:
+def has_peers(ours: Broker, *addresses: str) -> None:
     eventually(lambda: ours.lookup.connected().keys() == set(addresses))
 
 
 def asked_again(names: Names) -> None:
-    """All names were looked up after what the caller did."""
+    """Waits until all names were looked up after what the caller did."""
     count = len(names.asked)
     eventually(lambda: len(names.asked) >= count + 2 * len(names.addresses))
 
 
-def test_name_is_all_of_its_addresses_at_any_time(ours: Daemon, lookupd: Lookupd, names: Names) -> None:
+def test_name_is_all_of_its_addresses_at_any_time(ours: Broker, lookupd: Lookupd, names: Names) -> None:
     one, two, three = lookupd(), lookupd(), lookupd()
     names.addresses["several"] = [one.address, two.address]
     ours.registry.get_topic("t")
@@ -262,18 +196,6 @@ def test_name_is_all_of_its_addresses_at_any_time(ours: Daemon, lookupd: Lookupd
     ]
 
 
-def test_last_address_of_a_name_stays_connected(ours: Daemon, lookupd: Lookupd, names: Names) -> None:
-    one, two = lookupd(), lookupd()
-    names.addresses["several"] = [one.address, two.address]
-    ours.start("several:4160")
-    eventually(lambda: ours.lookup.connected() == {one.address: True, two.address: True})
-    names.addresses["several"] = [two.address]
-    has_peers(ours, two.address)
-    names.addresses["several"] = [one.address, two.address]
-    has_peers(ours, one.address, two.address)
-    assert len(two.lines) == 1
-
-
 @pytest.mark.parametrize(
     ("addresses", "peers"),
     [
@@ -285,7 +207,7 @@ def test_last_address_of_a_name_stays_connected(ours: Daemon, lookupd: Lookupd, 
     ],
 )
 def test_addresses_of_one_family_only_may_be_several_nsqlookupds(
-    addresses: list[str], peers: list[str], ours: Daemon, names: Names
+    addresses: list[str], peers: list[str], ours: Broker, names: Names
 ) -> None:
     names.addresses["name"] = addresses
     ours.start("name:4160")
@@ -293,14 +215,14 @@ def test_addresses_of_one_family_only_may_be_several_nsqlookupds(
     has_peers(ours, *peers)
 
 
-def test_names_that_share_an_address_share_its_peer(ours: Daemon, names: Names) -> None:
+def test_names_that_share_an_address_share_its_peer(ours: Broker, names: Names) -> None:
     names.addresses |= {"a": ["127.0.0.1:1", "127.0.0.1:2"], "b": ["127.0.0.1:2", "127.0.0.1:3"]}
     ours.start("a:4160", "127.0.0.1:1", "b:4160")
     has_peers(ours, "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
     assert len([line for line in ours.log().splitlines() if line.endswith("(127.0.0.1:2): adding peer")]) == 1
 
 
-def test_name_server_that_fails_leaves_the_peers(ours: Daemon, names: Names) -> None:
+def test_name_server_that_fails_leaves_the_peers(ours: Broker, names: Names) -> None:
     names.addresses |= {"a": ["127.0.0.1:1", "127.0.0.1:2"], "b": None}
     ours.start("a:4160", "b:4160", "b:99999")
     has_peers(ours, "127.0.0.1:1", "127.0.0.1:2", "b:4160", "b:99999")
@@ -313,7 +235,7 @@ def test_name_server_that_fails_leaves_the_peers(ours: Daemon, names: Names) -> 
 
 
 def test_failure_of_a_peer_is_a_reason_to_look_again(
-    ours: Daemon, lookupd: Lookupd, names: Names, monkeypatch: pytest.MonkeyPatch
+    ours: Broker, lookupd: Lookupd, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup, "RESOLVE_INTERVAL", DEADLINE * 10)
     servers = [lookupd(), lookupd(), lookupd()]
@@ -327,7 +249,7 @@ def test_failure_of_a_peer_is_a_reason_to_look_again(
 
 
 def test_changed_option_is_looked_up_at_once_and_numbers_never(
-    ours: Daemon, lookupd: Lookupd, names: Names, monkeypatch: pytest.MonkeyPatch
+    ours: Broker, lookupd: Lookupd, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup, "RESOLVE_INTERVAL", DEADLINE * 10)
     ours.start("127.0.0.1:1", "[::1]:1", "nowhere")
@@ -348,7 +270,7 @@ def with_http(lookupd: Lookupd, port: int) -> FakeLookupd:
     return lookupd(lambda line: [info(http_port=port)] if line == "IDENTIFY" else obliging(line))
 
 
-def test_valid_channels_of_all_peers_exist_before_the_topic_moves(ours: Daemon, lookupd: Lookupd, http: HTTP) -> None:
+def test_valid_channels_of_all_peers_exist_before_the_topic_moves(ours: Broker, lookupd: Lookupd, http: HTTP) -> None:
     one = http(response('{"channels":["../../x","c","","b/c","a"]}'))
     two = http(response('{"more": {}, "channels" : [ "b", "c", "d#ephemeral" ]}'))
     connected(ours, with_http(lookupd, one.port), with_http(lookupd, two.port))
@@ -379,7 +301,7 @@ FAILED = "WARNING: failed to query nsqlookupd for channels to pre-create for top
     ],
     ids=["500", "syntax", "bytes", "number", "comma", "end", "deep", "text", "list", "large", "empty", "status"],
 )
-def test_bad_answer_only_warns(answer: bytes, text: str, ours: Daemon, lookupd: Lookupd, http: HTTP) -> None:
+def test_bad_answer_only_warns(answer: bytes, text: str, ours: Broker, lookupd: Lookupd, http: HTTP) -> None:
     bad, good = http(answer), http(response(b'{"channels":["c"]}'))
     connected(ours, with_http(lookupd, bad.port), with_http(lookupd, good.port))
     assert list(ours.registry.get_topic("t").channels) == ["c"]
@@ -389,7 +311,7 @@ def test_bad_answer_only_warns(answer: bytes, text: str, ours: Daemon, lookupd: 
 
 
 def test_channels_beyond_any_ordinary_number_exist_before_the_topic_moves(
-    ours: Daemon, lookupd: Lookupd, http: HTTP
+    ours: Broker, lookupd: Lookupd, http: HTTP
 ) -> None:
     names = ["?" * 60] * 80_000  # which cost no time
     connected(ours, with_http(lookupd, http(response(json.dumps({"channels": [*names, "c"]}))).port))
@@ -402,14 +324,14 @@ def test_channels_beyond_any_ordinary_number_exist_before_the_topic_moves(
     "broadcast_address, http_port",
     [("a b", 1), ("no..host", 1), ("127.0.0.1", 99_999), ("::1", -1), ("[", 1), ("a]", 1), ("/", 1), ("u@:p", 1)],
 )
-def test_impossible_address_only_warns(broadcast_address: str, http_port: int, ours: Daemon, lookupd: Lookupd) -> None:
+def test_impossible_address_only_warns(broadcast_address: str, http_port: int, ours: Broker, lookupd: Lookupd) -> None:
     server = lookupd(lambda line: [info(broadcast_address=broadcast_address, http_port=http_port)])
     connected(ours, server)
     ours.registry.get_topic("t")
     assert f"{FAILED}failed to query any nsqlookupd: Get " in ours.log()
 
 
-def test_no_peer_known_yet_is_an_error_in_the_log(ours: Daemon, lookupd: Lookupd) -> None:
+def test_no_peer_known_yet_is_an_error_in_the_log(ours: Broker, lookupd: Lookupd) -> None:
     ours.registry.get_topic("t")
     error = "no available nsqlookupd to query for channels to pre-create for topic"
     assert error not in ours.log()
@@ -419,7 +341,7 @@ def test_no_peer_known_yet_is_an_error_in_the_log(ours: Daemon, lookupd: Lookupd
 
 
 def test_peers_that_do_not_answer_are_asked_only_if_there_are_no_others(
-    ours: Daemon, lookupd: Lookupd, http: HTTP, monkeypatch: pytest.MonkeyPatch
+    ours: Broker, lookupd: Lookupd, http: HTTP, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webs = [http(response(b'{"channels":["c"]}')) for _ in range(2)]
     servers = [with_http(lookupd, web.port) for web in webs]
@@ -436,7 +358,7 @@ def test_peers_that_do_not_answer_are_asked_only_if_there_are_no_others(
     assert list(ours.registry.get_topic("w").channels) == ["c"]
 
 
-def test_end_does_not_wait_for_a_slow_answer(ours: Daemon, lookupd: Lookupd, http: HTTP) -> None:
+def test_end_does_not_wait_for_a_slow_answer(ours: Broker, lookupd: Lookupd, http: HTTP) -> None:
     slow = http(response(b""))
     slow.awake.clear()
     ours.options.http_client_request_timeout = 0

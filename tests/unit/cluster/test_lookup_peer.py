@@ -19,7 +19,7 @@ from kit.daemons import free_port
 from unit.cluster.fake_lookupd import FakeLookupd, answer, info, obliging
 
 
-class Peer(LookupPeer):
+class RegisteringPeer(LookupPeer):
     """A peer that registers `topics`."""
 
     def __init__(self, address: str, max_body_size: int = 1000) -> None:
@@ -36,17 +36,16 @@ class Peer(LookupPeer):
 
 
 @pytest.fixture
-def peer() -> Iterator[Callable[..., Peer]]:
+def peer() -> Iterator[Callable[..., RegisteringPeer]]:
     with ExitStack() as stack:
-        yield lambda *args: stack.enter_context(closing(Peer(*args)))
+        yield lambda *args: stack.enter_context(closing(RegisteringPeer(*args)))
 
 
 Lookupd = Callable[..., FakeLookupd]
-MakePeer = Callable[..., Peer]
+MakePeer = Callable[..., RegisteringPeer]
 
 
-def failure(peer: Peer, command: str = "PING") -> tuple[str, str]:
-    """Which command failed, and the error."""
+def failure(peer: RegisteringPeer, command: str = "PING") -> tuple[str, str]:
     with pytest.raises(LookupdError) as caught:
         peer.command(command)
     assert not peer.connected
@@ -131,16 +130,6 @@ def test_address_that_cannot_be(address: str, text: str, peer: MakePeer) -> None
     command, error = failure(peer(address.format(free=free)))
     assert command == ""
     assert error.startswith(text.format(free=free))
-
-
-@pytest.mark.parametrize("host, name", [("127.0.0.1", "localhost"), ("::1", "[::1]")])
-def test_name_is_looked_up_and_ipv6_has_brackets(host: str, name: str, lookupd: Lookupd, peer: MakePeer) -> None:
-    try:
-        server = lookupd(obliging, host)
-    except OSError:
-        pytest.skip("no IPv6 on this machine")
-    peer(f"{name}:{server.port}").command("PING")
-    assert server.lines == [["IDENTIFY", "PING"]]
 
 
 def test_every_address_of_a_name_is_tried(lookupd: Lookupd, peer: MakePeer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from gnsqd.hub.doorbell import Doorbell
 
 
 def waits(bell: Doorbell, timeout: float = -1.0) -> "list[int]":
-    """A greenlet that waits again and again; the list grows with each return."""
+    """Starts a greenlet that waits again and again; the list grows with each return."""
     woken: list[int] = []
 
     def wait() -> None:

@@ -22,7 +22,6 @@ LOG = Logger("", Level.FATAL)
 
 
 def turns_during(action: Callable[[], object]) -> int:
-    """How often another greenlet had its turn."""
     count = 0
 
     def other() -> None:
@@ -40,7 +39,7 @@ def turns_during(action: Callable[[], object]) -> int:
 
 
 def registered(kind: str) -> tuple[RegistrationDB, PeerInfo]:
-    """An nsqd with many topics, or with many channels of one topic."""
+    """Registers an nsqd with many topics, or with many channels of one topic."""
     db, peer = RegistrationDB(0, LOG), PeerInfo("x", broadcast_address="b", http_port=1)
     db.connect(peer)
     for number in range(MANY):

@@ -23,13 +23,13 @@ Ends = tuple[Connection, socket.socket]
 
 @pytest.fixture(autouse=True, params=dict.fromkeys((Endpoint, gnsqd.net.connection._new_endpoint)))
 def _endpoint(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where modules are compiled, these tests also run without the one in C."""
+    """Runs these tests also without the endpoint in C, where modules are compiled."""
     monkeypatch.setattr(gnsqd.net.connection, "_new_endpoint", request.param)
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """A connection, and its other end."""
+    """Yields a connection, and its other end."""
     ours, theirs = socket.socketpair()
     connection = Connection(ours, "peer")
     with theirs:

@@ -68,7 +68,7 @@ def test_text_that_can_be_no_address_is_refused() -> None:
 
 
 def test_host_or_port_alone_is_not_the_path_of_a_unix_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real daemon makes a socket of that name in its working directory."""
+    # The real daemon makes a socket of that name in its working directory.
     monkeypatch.chdir(tmp_path)
     for address in ("LOCALHOST", "::1", "[::1]", "fe80::1%lo", "[fe80::1%lo]", "0.0.0.0", "4150"):
         reason = f"address {address}: missing port in address (a unix socket of this name would be ./{address})"
@@ -88,7 +88,7 @@ def test_file_of_a_unix_socket_that_somebody_removed_is_not_missed(tmp_path: Pat
 
 
 def test_client_that_is_gone_before_it_is_accepted_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS neither reads nor sets options of its socket: EINVAL."""
+    # macOS neither reads nor sets options of its socket: EINVAL.
 
     def refuse(*args: object) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -124,7 +124,7 @@ def test_an_inherited_socket_is_left_to_its_owner_and_given_up_where_that_is_gon
         pass
 
 
-class Server:
+class NotingServer:
     """Notes how it is shut down."""
 
     def __init__(self, listener: Listener) -> None:
@@ -139,7 +139,7 @@ def test_servers_are_closed_whatever_their_clients_do(monkeypatch: pytest.Monkey
     for name in ("CLOSE_SECONDS", "CUT_SECONDS"):
         monkeypatch.setattr(gnsqd.net.listener, name, 0.02)
     with listening("127.0.0.1:0") as one, listening("127.0.0.1:0") as other:
-        servers = [Server(one), Server(other)]
+        servers = [NotingServer(one), NotingServer(other)]
         endless = gevent.spawn(Event().wait)
         other.greenlets.add(endless)
         close_servers(servers)

@@ -1,4 +1,4 @@
-"""How long the loop is kept awake for input that may come at once."""
+"""The time for which the loop is kept awake for input that may come at once."""
 
 import time
 
@@ -40,7 +40,7 @@ def test_quick_input_keeps_the_loop_awake_until_no_more_comes(polling: Polling) 
 
 
 def test_others_get_their_turn_meanwhile(polling: Polling) -> None:
-    """The loop serves its other events between two looks."""
+    # The loop serves its other events between two looks.
     looking = []
     make_look(polling)
     done = gevent.spawn_later(0.0, lambda: looking.append(polling.looking))

@@ -15,7 +15,7 @@ from kit.certificates import issue
 OK_FRAME = b"\0\0\0\x06\0\0\0\0OK"
 
 
-class Peer:
+class TLSPair:
     """A TLS client and the layer that serves it, between which the test carries the bytes."""
 
     def __init__(self, directory: Path, version: int) -> None:
@@ -28,8 +28,8 @@ class Peer:
         self.tls = SSL.Connection(client, None)
         self.tls.set_connect_state()
 
-    def handshake(self, step: int = 1 << 20) -> "Peer":
-        """The layer gets `step` bytes at a time."""
+    def handshake(self, step: int = 1 << 20) -> "TLSPair":
+        """Gives the layer `step` bytes at a time."""
         while not self.layer.established:
             with contextlib.suppress(SSL.WantReadError):
                 self.tls.do_handshake()
@@ -51,12 +51,12 @@ class Peer:
 
 
 @pytest.fixture(params=[SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION], ids=["tls1.2", "tls1.3"])
-def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Peer:
-    return Peer(tmp_path, request.param)
+def peer(request: pytest.FixtureRequest, tmp_path: Path) -> TLSPair:
+    return TLSPair(tmp_path, request.param)
 
 
 def test_bytes_behind_the_handshake_are_pending(tmp_path: Path) -> None:
-    peer = Peer(tmp_path, SSL.TLS1_3_VERSION)
+    peer = TLSPair(tmp_path, SSL.TLS1_3_VERSION)
     with pytest.raises(SSL.WantReadError):
         peer.tls.do_handshake()
     peer.tls.bio_write(peer.layer.handshake(peer.tls.bio_read(65536)))
@@ -68,7 +68,7 @@ def test_bytes_behind_the_handshake_are_pending(tmp_path: Path) -> None:
     assert not peer.layer.pending
 
 
-def test_handshake_and_records_may_be_split_anywhere(peer: Peer) -> None:
+def test_handshake_and_records_may_be_split_anywhere(peer: TLSPair) -> None:
     layer = peer.handshake(step=1).layer
     raw = peer.write(b"PUB test\n")
     for position in range(len(raw) + 1):
@@ -87,7 +87,7 @@ def test_handshake_and_records_may_be_split_anywhere(peer: Peer) -> None:
 
 
 def test_an_answer_of_tls_itself_goes_with_the_next_bytes(tmp_path: Path) -> None:
-    peer = Peer(tmp_path, SSL.TLS1_2_VERSION).handshake()
+    peer = TLSPair(tmp_path, SSL.TLS1_2_VERSION).handshake()
     assert peer.tls.renegotiate()
     with pytest.raises(SSL.WantReadError):
         peer.tls.do_handshake()
@@ -97,7 +97,7 @@ def test_an_answer_of_tls_itself_goes_with_the_next_bytes(tmp_path: Path) -> Non
         peer.tls.recv(1)
 
 
-def test_close_notify_is_the_end_of_the_stream(peer: Peer) -> None:
+def test_close_notify_is_the_end_of_the_stream(peer: TLSPair) -> None:
     layer = peer.handshake().layer
     last = peer.write(b"NOP\n")
     peer.tls.shutdown()
@@ -106,7 +106,7 @@ def test_close_notify_is_the_end_of_the_stream(peer: Peer) -> None:
     assert layer.decode(b"whatever") == b""
 
 
-def test_damaged_record_is_a_stream_error_and_ends_both_directions(peer: Peer) -> None:
+def test_damaged_record_is_a_stream_error_and_ends_both_directions(peer: TLSPair) -> None:
     layer = peer.handshake().layer
     raw = peer.write(b"NOP\n")
     with pytest.raises(StreamError, match=r"^tls: "):

@@ -19,7 +19,7 @@ def options() -> Options:
 
 @pytest.fixture
 def registry(options: Options, tmp_path: Path) -> Iterator[Registry]:
-    """It follows what a test changes in `options`."""
+    """Makes a registry that follows what a test changes in `options`."""
     syncer = Syncer()
     fakes = Fakes(tmp_path, options, syncer)
     fakes.registry.attach(fakes.environment._replace(options=options))

@@ -1,7 +1,7 @@
-"""What contrib/ says about the metrics: every series that dashboard, alert rules and documentation name is exported.
+"""The metrics in contrib/: every series that dashboard, alert rules and documentation name is exported.
 
-PromQL is not parsed: `named` finds the names of series and of labels among everything else, by what Prometheus'
-"Querying basics" and "Operators" say of which words stand where. promtool judges the rest, in interop/test_promtool.
+PromQL is not parsed: `named` finds the names of series and of labels among everything else, by Prometheus' "Querying
+basics" and "Operators". promtool judges the rest, in interop/test_promtool.
 """
 
 import json
@@ -42,7 +42,7 @@ Named = dict[str, set[str]]
 
 
 def named(expression: str) -> Named:
-    """The series of an expression, each with the labels that it must have; grouping labels count for every series."""
+    """Returns the series of an expression, each with the labels that it must have, those of groups included."""
     text = STRING_OR_RANGE.sub("", expression)
     grouping = {label for labels in GROUPING.findall(text) for label in re.findall(r"\w+", labels)}
     text = GROUPING.sub("", text)
@@ -54,23 +54,6 @@ def named(expression: str) -> Named:
         for name, selector in SERIES.findall(text)
         if name not in OPERATORS
     }
-
-
-@pytest.mark.parametrize(
-    "expression, series",
-    [
-        ("up", {"up": set()}),
-        ('sum by (a, b) (rate(x_total{c="d e {f}",g=~"h"}[5m])) > 0.1', {"x_total": {"a", "b", "c", "g"}}),
-        ("x > 1000 and deriv(y[15m:1m]) > 0 or vector(0)", {"x": set(), "y": set()}),
-        ("x{a!='b'} / on (c) group_left (d) y", {"x": {"a", "c", "d"}, "y": {"c", "d"}}),
-        ('topk(10, max without (a) (x{b="$c"}[$__rate_interval]))', {"x": {"a", "b"}}),
-        ('label_values(x{a="$b"}, c)', {"x": {"a", "c"}}),
-        ("1 - x offset 5m", {"x": set()}),
-        ("time() - max by (a) (x)", {"x": {"a"}}),
-    ],
-)
-def test_names_of_series_and_labels_are_found(expression: str, series: Named) -> None:
-    assert named(expression) == series
 
 
 # What is exported
@@ -98,7 +81,7 @@ def _page(registry: Registry, options: Options, accept: str = "") -> list[Any]:
 
 @pytest.fixture
 def exported(registry: Registry, options: Options) -> Named:
-    """Every series with its labels that there can be, from a page with everything on it."""
+    """Returns every series with its labels that there can be, from a page with everything on it."""
     options.max_channel_depth = options.min_free_disk = options.max_attempts = 1
     options.metrics_clients = True
     registry.idle_actions = {"delete": 1}
@@ -113,7 +96,6 @@ def exported_by_default(registry: Registry, options: Options) -> Named:
 
 @pytest.fixture
 def exported_by_pipelines() -> Named:
-    """What gnsq-pipeline and its listener export."""
     metrics, key = QueryMetrics(), ("t", "n:4150")
     metrics.add("archive", Progress(1, "2026-11-21T20:41:28Z", 1, 1.0, {key: 1}, 0, 0, {key: 1}))
     return _labels(metrics.registry.collect())
@@ -140,7 +122,6 @@ def panels(path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def shown(request: pytest.FixtureRequest, path: Path) -> Named:
-    """What a dashboard may show."""
     found: Named = request.getfixturevalue("exported" if path == DASHBOARD else "exported_by_pipelines")
     return found
 

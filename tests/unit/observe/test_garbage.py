@@ -11,13 +11,12 @@ import pytest
 from gnsqd.observe import memory
 
 
-class Node:
+class CircleMember:
     pass
 
 
-def dropped_circle() -> "weakref.ref[Node]":
-    """An old one, that is garbage now."""
-    node: Any = Node()
+def dropped_circle() -> "weakref.ref[CircleMember]":
+    node: Any = CircleMember()
     node.self = node
     gc.collect()
     return weakref.ref(node)

@@ -113,12 +113,6 @@ def test_hub_watchers_are_what_the_hub_looks_after(metrics: MetricsPage) -> None
     assert watchers() == before
 
 
-def test_format_is_negotiated(metrics: MetricsPage) -> None:
-    for accept in ("", "text/html, */*", "application/openmetrics-text; version=nonsense"):
-        assert metrics.render(accept)[1].startswith("text/plain; version=0.0.4; charset=utf-8")
-    assert metrics.render(OPENMETRICS)[1].startswith("application/openmetrics-text; version=1.0.0")
-
-
 def test_openmetrics_says_the_same(registry: Registry, metrics: MetricsPage, options: Options) -> None:
     options.metrics_clients = True
     channel = registry.get_topic("t#ephemeral").get_channel("c")

@@ -26,7 +26,7 @@ from kit.daemons import DEADLINE
 Start = Callable[[Options], Statsd]
 
 
-class Receiver:
+class Packets:
     """A statsd."""
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    receiver = Receiver()
+def receiver() -> Iterator[Packets]:
+    receiver = Packets()
     with receiver.socket:
         yield receiver
 
@@ -53,7 +53,7 @@ def log() -> io.StringIO:
 
 @pytest.fixture
 def start(registry: Registry, log: io.StringIO) -> Iterator[Start]:
-    """Push by these options until the end of the test."""
+    """Pushes by these options until the end of the test."""
     started = []
 
     def start(options: Options) -> Statsd:
@@ -68,7 +68,7 @@ def start(registry: Registry, log: io.StringIO) -> Iterator[Start]:
 
 
 def options_for(address: str, **others: Any) -> Options:
-    """All in one packet, and often. The daemon takes no interval as short as that; then all packets leave at once."""
+    """Puts all in one packet, more often than the daemon allows."""
     values: dict[str, Any] = {"statsd_mem_stats": False, "statsd_prefix": "", "statsd_udp_packet_size": 65000} | others
     return Options(statsd_address=address, statsd_interval=20 * MILLISECOND, **values)
 
@@ -83,15 +83,15 @@ def counts(packet: str) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"^(.+):(-?\d+)\|c$", packet, re.MULTILINE)}
 
 
-def next_counts(receiver: Receiver, condition: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-    """Those of the next push that satisfies `condition`."""
+def next_counts(receiver: Packets, condition: Callable[[dict[str, int]], bool]) -> dict[str, int]:
+    """Returns those of the next push that satisfies `condition`."""
     with gevent.Timeout(DEADLINE):
         while not condition(found := counts(receiver.packet())):
             pass
     return found
 
 
-def test_counters_of_a_topic_a_push_missed_start_at_zero(registry: Registry, receiver: Receiver, start: Start) -> None:
+def test_counters_of_a_topic_a_push_missed_start_at_zero(registry: Registry, receiver: Packets, start: Start) -> None:
     registry.get_topic("t").publish([b"abc", b"de"])
     registry.get_topic("other").publish([b""])
     start(options_for(receiver.address))
@@ -102,7 +102,7 @@ def test_counters_of_a_topic_a_push_missed_start_at_zero(registry: Registry, rec
     assert next_counts(receiver, lambda found: any(found.values()))["topic.t.message_count"] == 1
 
 
-def test_names_with_dots_do_not_share_their_counters(registry: Registry, receiver: Receiver, start: Start) -> None:
+def test_names_with_dots_do_not_share_their_counters(registry: Registry, receiver: Packets, start: Start) -> None:
     registry.get_topic("t").get_channel("c")
     registry.get_topic("t").publish([b"", b""])
     registry.get_topic("t.channel.c").publish([b""])
@@ -115,7 +115,7 @@ def test_names_with_dots_do_not_share_their_counters(registry: Registry, receive
 
 @pytest.mark.parametrize("address", ["127.0.0.1:no-such-service", "a..b:1", ":x"])
 def test_bad_address_is_logged_and_loses_no_counts(
-    address: str, registry: Registry, receiver: Receiver, start: Start, log: io.StringIO
+    address: str, registry: Registry, receiver: Packets, start: Start, log: io.StringIO
 ) -> None:
     registry.get_topic("t").publish([b"abc"])
     options = options_for(address)
@@ -128,14 +128,14 @@ def test_bad_address_is_logged_and_loses_no_counts(
 
 
 @pytest.mark.parametrize("host", ["localhost", ""])
-def test_host_may_be_a_name_or_left_out(host: str, receiver: Receiver, start: Start) -> None:
+def test_host_may_be_a_name_or_left_out(host: str, receiver: Packets, start: Start) -> None:
     start(options_for(f"{host}:{receiver.address.rpartition(':')[2]}", statsd_mem_stats=True))
     assert receiver.packet().startswith("mem.heap_objects:")
 
 
 @pytest.fixture
 def hanging_look_ups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names that were looked up; none is ever found."""
+    """Returns the names that were looked up; none is ever found."""
     names = []
 
     def getaddrinfo(host: str, *arguments: object, **options: object) -> list[object]:
@@ -169,7 +169,7 @@ def test_exit_waits_for_no_look_up(
 
 
 def test_slow_look_up_serves_the_next_push(
-    receiver: Receiver, start: Start, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    receiver: Packets, start: Start, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK_UP_SECONDS", 0.01)
     answered = Event()
@@ -188,7 +188,7 @@ def test_slow_look_up_serves_the_next_push(
 
 
 def test_reading_many_topics_lets_others_have_their_turns(
-    registry: Registry, receiver: Receiver, start: Start, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    registry: Registry, receiver: Packets, start: Start, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     for number in range(10):

@@ -1,5 +1,4 @@
-"""What the text form of /stats makes of times, against the lines of NSQD-COMPAT 5.3. The rest of the page is judged,
-with the real daemon too, in behaviour/test_http_stats and test_http_matrix."""
+"""Times in the text form of /stats, against the lines of NSQD-COMPAT 5.3. behaviour/test_http_stats judges the rest."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which compressed bodies wait for others, which no client can see for sure."""
+"""Compressed bodies that wait for others, which no client can see for sure."""
 
 import gzip
 from random import Random

@@ -1,5 +1,4 @@
-"""What looking at greenlets costs the others, and what is noted of them; the pages are judged in
-behaviour/test_http_debug."""
+"""The cost of looking at greenlets; the pages are judged in behaviour/test_http_debug."""
 
 import re
 import signal
@@ -18,7 +17,7 @@ from gnsqd.web.http11 import Request
 from gnsqd.web.routes import Content
 
 
-class Watched:
+class Greenlets:
     """A Debug, and greenlets that wait until the end of the test."""
 
     def __init__(self) -> None:
@@ -45,15 +44,15 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
-    watched = Watched()
+def watched() -> Iterator[Greenlets]:
+    watched = Greenlets()
     yield watched
     watched.debug.stop()
     watched.end.set()
     gevent.joinall(watched.greenlets)
 
 
-def test_only_greenlets_that_live_are_shown_and_none_are_noted_after_stop(watched: Watched) -> None:
+def test_only_greenlets_that_live_are_shown_and_none_are_noted_after_stop(watched: Greenlets) -> None:
     ended, _ = watched.spawn("ended", lambda: None), watched.spawn("living")
     ended.join()
     watched.debug.stop()
@@ -62,7 +61,7 @@ def test_only_greenlets_that_live_are_shown_and_none_are_noted_after_stop(watche
     assert not {"ended", "late"} & {*watched.names()}
 
 
-def test_dump_of_many_greenlets_lets_others_have_turns(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dump_of_many_greenlets_lets_others_have_turns(watched: Greenlets, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     turns = 0
 
@@ -81,7 +80,7 @@ def test_dump_of_many_greenlets_lets_others_have_turns(watched: Watched, monkeyp
     assert turns - before >= 100
 
 
-def test_cpu_profile_shows_who_is_busy(watched: Watched) -> None:
+def test_cpu_profile_shows_who_is_busy(watched: Greenlets) -> None:
     def burn() -> None:
         while not watched.end.is_set():
             sum(range(10_000))
@@ -99,7 +98,7 @@ def test_cpu_profile_shows_who_is_busy(watched: Watched) -> None:
     assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
 
 
-def test_profile_lasts_half_a_minute_by_default(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_lasts_half_a_minute_by_default(watched: Greenlets, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(watched.debug, "_stopped", cast(Any, type("Clock", (), {"wait": waited.append, "set": id})))
     for query in ("", "seconds=", "seconds=x", "seconds=0", "seconds=-3", "seconds=%zz", "seconds=2"):
@@ -107,7 +106,7 @@ def test_profile_lasts_half_a_minute_by_default(watched: Watched, monkeypatch: p
     assert waited == [30] * 6 + [2]
 
 
-def test_freeing_memory_collects_garbage(watched: Watched) -> None:
+def test_freeing_memory_collects_garbage(watched: Greenlets) -> None:
     class Node:
         pass
 

@@ -1,5 +1,4 @@
-"""What endpoints do when the broker or the disk refuses, and in which order: what no daemon can be made to show from
-outside. All else about them is in behaviour/test_http."""
+"""Endpoints when the broker or the disk refuses, and their order: what no daemon can be made to show from outside."""
 
 import io
 import time
@@ -42,7 +41,7 @@ class Thing:
         return call
 
 
-class World:
+class OneTopic:
     """An API over one topic that is there (`t`, with channel `c`), and the order of what happened."""
 
     def __init__(self) -> None:
@@ -74,18 +73,18 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> OneTopic:
+    return OneTopic()
 
 
-def refusal(world: World, handler: str, body: bytes = b"", query: str = "topic=t&channel=c") -> tuple[int, str]:
+def refusal(world: OneTopic, handler: str, body: bytes = b"", query: str = "topic=t&channel=c") -> tuple[int, str]:
     with pytest.raises(HTTPError) as caught:
         world.ask(handler, query, body)
     return caught.value.status, caught.value.code
 
 
 @pytest.mark.parametrize("handler", ["publishing.pub", "publishing.mpub"])
-def test_publisher_hears_ok_only_after_the_commit(world: World, handler: str) -> None:
+def test_publisher_hears_ok_only_after_the_commit(world: OneTopic, handler: str) -> None:
     assert world.ask(handler, body=b"hello") == "OK"
     assert world.calls == ["publish", "commit"]
 
@@ -102,13 +101,13 @@ def test_publisher_hears_ok_only_after_the_commit(world: World, handler: str) ->
     ],
 )
 def test_publish_that_is_not_kept_is_answered_with_the_reason(
-    world: World, handler: str, step: str, error: Exception, code: str
+    world: OneTopic, handler: str, step: str, error: Exception, code: str
 ) -> None:
     world.topic.failures[step] = error
     assert refusal(world, handler, b"hello") == (503, code)
 
 
-def test_daemon_that_exits_is_not_ready_but_works_and_its_drain_cannot_be_switched(world: World) -> None:
+def test_daemon_that_exits_is_not_ready_but_works_and_its_drain_cannot_be_switched(world: OneTopic) -> None:
     world.exiting = True
     world.registry.error = StorageError("disk full")
     assert refusal(world, "daemon.readyz") == (503, "NOK - exiting")
@@ -129,14 +128,16 @@ def test_daemon_that_exits_is_not_ready_but_works_and_its_drain_cannot_be_switch
     ],
 )
 def test_creation_and_deletion_are_written_down_before_they_are_answered(
-    world: World, handler: str, exiting: bool, calls: list[str]
+    world: OneTopic, handler: str, exiting: bool, calls: list[str]
 ) -> None:
     vars(world.topic)["exiting"] = exiting
     assert world.ask(handler) is None
     assert world.calls == calls
 
 
-def test_topic_or_channel_that_goes_away_meanwhile_is_not_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_or_channel_that_goes_away_meanwhile_is_not_found(
+    world: OneTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def gone(name: str) -> None:
         raise TopicNotFound("topic does not exist")
 
@@ -150,7 +151,9 @@ def test_topic_or_channel_that_goes_away_meanwhile_is_not_found(world: World, mo
 
 
 @pytest.mark.parametrize("body", [b"x" * (24 << 20), b"x\n" * (1 << 20)], ids=["one line", "many lines"])
-def test_text_is_split_in_linear_time_and_in_turns(world: World, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+def test_text_is_split_in_linear_time_and_in_turns(
+    world: OneTopic, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
     turns: list[None] = []
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     monkeypatch.setattr("gnsqd.web.publishing.stand_in_line", lambda: turns.append(None))
@@ -163,7 +166,7 @@ def test_text_is_split_in_linear_time_and_in_turns(world: World, monkeypatch: py
 
 @pytest.mark.parametrize("binary", ["false", "true"])
 def test_a_large_body_that_is_split_within_one_turn_waits_for_nobody(
-    world: World, monkeypatch: pytest.MonkeyPatch, binary: str
+    world: OneTopic, monkeypatch: pytest.MonkeyPatch, binary: str
 ) -> None:
     turns: list[None] = []
     monkeypatch.setattr("gnsqd.web.publishing.stand_in_line", lambda: turns.append(None))
@@ -179,7 +182,7 @@ def test_a_large_body_that_is_split_within_one_turn_waits_for_nobody(
         assert least <= len(turns) <= most
 
 
-def test_others_have_turns_between_the_lines_of_stats(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_have_turns_between_the_lines_of_stats(world: OneTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[None] = []
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
     monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", lambda: turns.append(None))

@@ -26,7 +26,6 @@ def head(*headers: bytes, line: bytes = b"POST /pub HTTP/1.1") -> bytes:
 
 
 def fed(under_test: RequestReader, data: bytes, size: int) -> list[Request]:
-    """What comes out of `data` in pieces of `size`, up to the end of the connection."""
     requests = []
     for start in range(0, len(data), size):
         if not under_test.done:
@@ -152,7 +151,7 @@ REPEATED = [
 
 @given(st.lists(st.lists(st.sampled_from(REPEATED), max_size=5), max_size=6), st.integers(0, 400))
 def test_requests_are_the_same_whether_their_heads_are_known_or_not(streams: list[list[bytes]], size: int) -> None:
-    """`size` is that of what arrives at once, 0 for one request each."""
+    # `size` is that of what arrives at once, 0 for one request each.
     heads: dict[bytes, Request] = {}
     for parts in streams:
         data = b"".join(parts)

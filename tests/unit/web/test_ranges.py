@@ -1,4 +1,4 @@
-"""What no client can see of readers of ranges."""
+"""Readers of ranges: turns and waits that no client can see."""
 
 from itertools import pairwise
 from types import SimpleNamespace

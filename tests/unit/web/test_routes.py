@@ -1,5 +1,4 @@
-"""What a router makes of errors of handlers, of long answers and of queries. Paths, methods and the form of answers are
-judged, with the real daemon too, in behaviour/test_http and test_http_matrix."""
+"""A router with errors of handlers, long answers and queries. behaviour/test_http_matrix judges the rest."""
 
 import io
 import json
@@ -16,7 +15,7 @@ ROWS = {"<": [{"a": [], "b": [{"c": [1, None, "&"]}], "d": {}}, {"a": [[], [2]]}
 ERRORS = {"disk": StorageError("disk full"), "broker": BrokerError("exiting"), "defect": RuntimeError("a defect")}
 
 
-class API:
+class RowsAPI:
     def rows(self, request: Request) -> object:
         return ROWS
 
@@ -34,7 +33,7 @@ class Judge:
             Route("POST", "/fail", "fail", body="max_msg_size"),
             Route("DELETE", "/rows", "rows"),
         )
-        self.router = Router(API(), Options(), Logger("", Level.INFO, self.log), routes)
+        self.router = Router(RowsAPI(), Options(), Logger("", Level.INFO, self.log), routes)
 
     def request(self, line: str) -> Request:
         (request,) = RequestReader(lambda request: 0, {}).feed(f"{line} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -56,7 +56,7 @@ def decode(pieces: Iterable[bytes]) -> list[tuple[list[bytes], list[bytes]]]:
 
 
 def cuts(data: bytes) -> Iterator[list[bytes]]:
-    """`data` whole, in two pieces cut at every position, in pieces of one byte, of two, and so on."""
+    """Yields `data` whole, in two pieces cut at every position, in pieces of one byte, of two, and so on."""
     yield [data]
     for at in range(1, len(data)):
         yield [data[:at], data[at:]]
@@ -97,7 +97,7 @@ def test_bytes_behind_a_command_belong_to_the_upgraded_stream() -> None:
 
 @pytest.mark.parametrize("name", ["PUB", "MPUB of one", "MPUB of many"])
 def test_body_in_many_pieces_costs_no_more_than_its_length(name: str) -> None:
-    """About 0.1 s. If each of the 40,000 pieces were joined to all before it, 400 GB would have to be copied."""
+    # About 0.1 s. If each of the 40,000 pieces were joined to all before it, 400 GB would have to be copied.
     size = 20 << 20
     bodies = [b"x" * 200] * (size // 204) if name == "MPUB of many" else [b"x" * size]
     data = sized(b"".join(bodies) if name == "PUB" else mpub_body(*bodies))

@@ -1,4 +1,4 @@
-"""What of the protocol's greenlets no client can bring about at will; the rest is in behaviour/."""
+"""Turns of the protocol's greenlets that no client can bring about at will; the rest is in behaviour/."""
 
 import gc
 import socket
@@ -20,10 +20,10 @@ from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.store import Context, Store
-from gnsqd.shared.errors import AuthError, StorageError
+from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_ERROR, FRAME_TYPE_RESPONSE
 from gnsqd.storage.syncer import Syncer
-from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_SUBSCRIBED, AuthState, ClientV2
+from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_SUBSCRIBED, ClientV2
 from gnsqd.wire.codec import ClientError, frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import Session
@@ -44,12 +44,12 @@ class Served:
         self._greenlets: list[Any] = []
 
     def start(self, name: str) -> Any:
-        """A greenlet in `IOLoop` or `messagePump`, which has to end with the client."""
+        """Starts a greenlet in `IOLoop` or `messagePump`, which has to end with the client."""
         self._greenlets.append(spawn(getattr(self.session, name)))
         return self._greenlets[-1]
 
     def channel(self, *bodies: bytes, rdy: int) -> Channel:
-        """A channel with these messages, of which the client takes."""
+        """Returns a channel with these messages, of which the client takes."""
         self._channel = channel = self.around.channel()
         channel.put_messages(self.around.messages(*bodies))
         self.client.delivering = channel
@@ -57,7 +57,7 @@ class Served:
         return channel
 
     def fill(self) -> None:
-        """The client reads nothing, and there is no more room."""
+        """Fills the socket, as a client that reads nothing does."""
         try:
             while True:
                 self.ours.send(bytes(65536))
@@ -172,7 +172,7 @@ def test_client_does_not_keep_a_deleted_topic_to_which_it_published(serve: Calla
 
 @pytest.mark.parametrize("data", [b"NOPE\n", b"PUB t\n\0\0\0\5x"])
 def test_session_of_a_client_that_failed_is_freed_at_once(serve: Callable[..., Served], data: bytes) -> None:
-    """No reference cycle, such as of an error and its traceback, keeps it until the next collection."""
+    # No reference cycle, such as of an error and its traceback, keeps it until the next collection.
     served = serve()
     gc.collect()
     gc.disable()
@@ -202,30 +202,6 @@ def test_commands_at_hand_end_with_the_connection(
     assert served.session.decoder.buffered
 
 
-def test_half_a_body_is_not_refused_because_the_daemon_exits(serve: Callable[..., Served]) -> None:
-    """A client would take the refusal for one of the message."""
-    served = serve()
-    loop = served.start("IOLoop")
-    served.theirs.sendall(b"PUB t\n\0\0\0\5x")
-    settle()
-    served.client.close(30)
-    loop.join(10)
-    assert served.theirs.recv(100) == b""
-
-
-def test_auth_is_not_refused_because_the_daemon_exits(serve: Callable[..., Served]) -> None:
-    def authenticate(*_: object) -> AuthState:
-        raise AuthError("exiting")
-
-    served = serve(authenticate=authenticate)
-    loop = served.start("IOLoop")
-    settle()
-    served.theirs.sendall(b"AUTH\n\0\0\0\1x")
-    served.client.close(30)
-    loop.join(10)
-    assert served.theirs.recv(100) == b""
-
-
 # In the second case, each FIN comes after the commit of the PUB before it.
 @pytest.mark.parametrize("commands", [b"NOP\n" * 6400, (b"PUB u\n\0\0\0\1xFIN 0123456789abcdef\n") * 200])
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
@@ -250,7 +226,7 @@ def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
 
 
 def test_command_that_waited_before_its_body_came_may_wait_again(serve: Callable[..., Served]) -> None:
-    """The topic of this MPUB is made before the body is there, and then there are too many messages for one step."""
+    # The topic of this MPUB is made before the body is there, and then there are too many messages for one step.
     served = serve()
     served.start("IOLoop")
     body = struct.pack(">i", 3000) + 3000 * b"\0\0\0\1x"
@@ -263,7 +239,7 @@ def test_command_that_waited_before_its_body_came_may_wait_again(serve: Callable
 
 @pytest.mark.parametrize("delivering", [False, True])
 def test_answer_waits_for_room_in_the_socket(serve: Callable[..., Served], delivering: bool) -> None:
-    """Also behind a message that is on its way."""
+    # Also behind a message that is on its way.
     served = serve()
     topic = served.around.registry.get_topic("t")
     topic.commit()
@@ -363,7 +339,7 @@ def test_command_behind_a_refused_publish_has_no_effect(
 
 
 def test_all_topics_are_written_before_a_client_waits_or_is_refused(serve: Callable[..., Served]) -> None:
-    """So a topic that drops what it cannot write drops nothing of another client."""
+    # So a topic that drops what it cannot write drops nothing of another client.
     served = serve()
     around, context = served.around, served.around.stores.context
     around.registry.attach(around.environment._replace(open_store=lambda name: RefusingStore(name, context)))

@@ -17,7 +17,7 @@ from typing import Any
 from faults.attacks.figures import PAGE, Attack, Figure, Setting, attempts, look_at_page, running
 from faults.attacks.probes import INTERVAL, batches, pings
 from kit.daemons import DEADLINE, Daemon, eventually
-from kit.lookupds import EMBEDDED, EmbeddedLookupd, Nsqd
+from kit.lookupds import EMBEDDED, EmbeddedLookupd, Registrant
 from kit.nsq_client import Client, mpub_body, sized
 from kit.traffic import create, post
 
@@ -103,9 +103,9 @@ def scattered(daemon: Daemon, count: int) -> None:
     answer_all(daemon, count, b"FIN %b\n")
 
 
-def registrant(daemon: Daemon, topics: int) -> Nsqd:
+def registrant(daemon: Daemon, topics: int) -> Registrant:
     """Returns a client of nsqlookupd that has registered all these."""
-    nsqd = Nsqd(EmbeddedLookupd(daemon))
+    nsqd = Registrant(EmbeddedLookupd(daemon))
     for first in range(0, topics, 1000):
         numbers = range(first, min(first + 1000, topics))
         nsqd.sock.sendall(b"".join(b"REGISTER r%d\n" % number for number in numbers))

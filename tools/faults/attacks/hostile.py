@@ -17,7 +17,7 @@ from faults.attacks.figures import PAGE, Attack, Figure, Setting, look_at_page, 
 from faults.attacks.floods import READ, token_flags
 from faults.attacks.probes import Probe, Sampler, resident, watch_memory
 from kit.daemons import free_port
-from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Lookupd, Nsqd, own_lookupd_command
+from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Lookupd, Registrant, own_lookupd_command
 
 START = b'{"version":"1.3.0","health":"OK","start_time":1,"topics":['
 COUNTS = {"depth": 1, "backend_depth": 0, "message_count": 1, "message_bytes": 1, "paused": False, "channels": []}
@@ -55,7 +55,7 @@ def registered(lookupd: Lookupd, number: int) -> Iterator[Probe]:
     with Probe(serve, ports) as nodes, ExitStack() as stack:
         for port in ports:
             identity = IDENTITY | {"broadcast_address": "127.0.0.1", "http_port": port}
-            stack.enter_context(Nsqd(lookupd, identity)).register("t0")
+            stack.enter_context(Registrant(lookupd, identity)).register("t0")
         yield nodes
         time.sleep(0.2)  # what the nodes have received arrives here
 
