@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from cli.fake_nsqd import FakeServer
 from cli.gnsqadmin import FakeNode
 from kit.daemons import Daemon, eventually
-from kit.http_api import topic_stats
 from kit.peer_program import PeerProgram
 from kit.traffic import create, post, take, wait_for
 
@@ -36,7 +35,7 @@ def topics(daemon: Daemon) -> list[str]:
 
 
 def channels(daemon: Daemon, topic: str) -> list[str]:
-    return [channel["channel_name"] for channel in topic_stats(daemon, topic)["channels"]]
+    return [channel["channel_name"] for channel in daemon.topic_stats(topic)["channels"]]
 
 
 def publish(daemon: Daemon, topic: str, count: int) -> None:
