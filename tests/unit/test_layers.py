@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     ("gnsqd.pytest_plugin",),
     ("gnsqd.testing",),
-    ("gnsqd.preloaded",),
     ("gnsqd.quick_start",),
+    ("gnsqd.preloaded",),
     ("gnsqd.__main__", "gnsqd.lookupd.__main__"),
     ("gnsqd.process",),
     ("gnsqd.check_config",),
