@@ -116,7 +116,7 @@ class Daemon:
         """Forks the process if the command is GNSQD and that is possible, else runs the command itself."""
         if tuple(self._command) == GNSQD and _preloaded().can_start(self._command):
             with open(os.devnull, "rb") as nothing, suppress(OSError):  # without its parent it starts as any other
-                return _preloaded().start(self._command, self._flags, stdin=nothing, stdout=log, stderr=log)
+                return _preloaded().start(self._command, self._flags, [nothing, log, log])
         command = [*self._command, *self._flags]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

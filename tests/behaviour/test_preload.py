@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd import quick_start
-from kit.daemons import DEADLINE, Daemon, eventually, wait_until_stopped
+from gnsqd import preloaded, quick_start
+from kit.daemons import DEADLINE, Daemon, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the variable has no effect")
 
@@ -26,47 +26,50 @@ from gnsqd import quick_start
 [signal.signal(number, signal.SIG_IGN) for number in (2, 3)]
 sys.exit(quick_start.%s())
 """
+MARK = f"PYTHON_OF_TEST_{os.getpid()}"  # in the environment of what these tests start, and so part of the address
 
 
-def processes(title: bytes) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def processes() -> dict[int, int]:
+    """Returns the parents and their forks, each with the pid of its own parent (proc(5), stat, 4)."""
+    result = {}
+    for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            found += [int(path.parent.name)] if title in path.read_bytes() else []
-    return found
+            if MARK.encode() in (path / "environ").read_bytes() and b"/preloaded.py" in (path / "cmdline").read_bytes():
+                result[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+    return result
 
 
 def parents() -> list[int]:
-    return processes(os.environ["XDG_RUNTIME_DIR"].encode() + b"/gnsqd-")
+    pids = processes()
+    return [pid for pid in pids if pids[pid] not in pids]
 
 
-def fork_of(daemon: Daemon) -> int:
-    (pid,) = processes(b"NSQ daemon of process %d\0" % daemon.pid)
-    return pid
+def forks() -> list[int]:
+    pids = processes()
+    return [pid for pid in pids if pids[pid] in pids]
 
 
-def connection_to_parent() -> socket.socket:
-    (lock,) = Path(os.environ["XDG_RUNTIME_DIR"]).glob("*/*.lock")
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    client.settimeout(DEADLINE)
-    eventually(lambda: client.connect_ex(str(lock.with_suffix(""))) == 0, "a parent that listens")
-    return client
+def address_of(parent: int) -> str:
+    inodes = [os.readlink(path).strip("socket:[]") for path in Path(f"/proc/{parent}/fd").iterdir()]
+    for line in Path("/proc/net/unix").read_text().splitlines():
+        if line.split()[6] in inodes and "@gnsqd-" in line:
+            return line.split()[7].replace("@", "\0")
+    raise AssertionError("it does not listen")
 
 
 def start_parent(command: str) -> None:
     """By two commands at once."""
     for started in [subprocess.Popen([command, "--version"], stdout=subprocess.DEVNULL) for _ in range(2)]:
         assert started.wait(DEADLINE) == 0
-    connection_to_parent().close()
     assert len(parents()) == 1
 
 
 @pytest.fixture(scope="module")
 def command() -> Iterator[str]:
-    """The command by the name of nsqd, with nsqlookupd beside it; their parent ends by itself after the tests."""
+    """The command by the name of nsqd, with nsqlookupd beside it."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("GNSQD_PRELOAD", "1")
-        patch.setenv("XDG_RUNTIME_DIR", directory)
+        patch.setenv(MARK, "1")
         for name in ("nsqlookupd", "nsqd"):
             link = Path(directory, name)
             link.write_text(SCRIPT % f"g{name}")
@@ -75,51 +78,52 @@ def command() -> Iterator[str]:
         yield str(link)
         for pid in parents():
             os.kill(pid, signal.SIGTERM)
-        eventually(lambda: not parents(), "the end of the idle parent")
-        assert list(Path(directory).glob("*/*")) == []
 
 
 @pytest.fixture
 def daemon(command: str, tmp_path: Path) -> Iterator[Daemon]:
     with Daemon([command], tmp_path / "data") as started:
+        assert len(forks()) == 1
         yield started
 
 
 @pytest.mark.parametrize("name, code", [("TERM", 0), ("INT", 0), ("HUP", 0), ("QUIT", 2), ("KILL", -9), ("ABRT", -6)])
 def test_signal_to_the_command_ends_both_and_frees_the_port(daemon: Daemon, name: str, code: int) -> None:
-    fork_of(daemon)
     daemon.send_signal(signal.SIGUSR1)
     daemon.send_signal(signal.Signals[f"SIG{name}"])
     assert daemon.wait() == code
     assert daemon.log().endswith("NSQ: bye\n") == (code == 0)
     assert ("Greenlet" in daemon.log()) == (name == "QUIT")
     _ports = daemon._started  # stay reserved as long as this exists
-    fork_of(daemon.restart(f"--tcp-address=127.0.0.1:{daemon.tcp_address[1]}"))
+    daemon.restart(f"--tcp-address=127.0.0.1:{daemon.tcp_address[1]}")
+    assert len(forks()) == 1
 
 
-@pytest.mark.parametrize("data, code", [(b"", 1), (bytes([signal.SIGTERM]), -signal.SIGTERM)])
-def test_fork_runs_nothing_before_the_command_confirms(command: str, data: bytes, code: int) -> None:
-    """The command may have given up, and runs the daemon itself; and a signal is as deadly as to Python."""
+def test_fork_runs_nothing_before_the_command_confirms(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command may have given up, and runs the daemon itself."""
+    monkeypatch.setattr(socket.socket, "send", lambda *_: 0)
+    monkeypatch.setattr(preloaded, "Process", lambda _, connection: os.close(connection))
     read_end, write_end = os.pipe()
-    with connection_to_parent() as connection, open(read_end), open(write_end, "w") as pipe:
-        quick_start._ask(connection, "gnsqd", read_end)
-        connection.send(data) if data else pipe.close()
-        assert int(connection.recv(16)) == code
+    with open(read_end, "rb") as printed:
+        preloaded.start(address_of(parents()[0]), ["gnsqd"], "gnsqd", ["--version"], [0, write_end, 2])
+        os.close(write_end)
+        assert printed.read() == b""
 
 
-def test_fork_stops_and_continues_with_the_command_which_ends_with_it(daemon: Daemon) -> None:
-    daemon.send_signal(signal.SIGSTOP)
-    wait_until_stopped(fork_of(daemon))
-    daemon.send_signal(signal.SIGCONT)
+def test_command_ends_with_its_fork(daemon: Daemon) -> None:
+    os.kill(forks()[0], signal.SIGKILL)
+    assert daemon.wait() == -signal.SIGKILL
+
+
+def test_daemon_goes_on_without_its_parent_and_later_ones_have_another(daemon: Daemon, command: str) -> None:
+    ((fork, parent),) = ((fork, processes()[fork]) for fork in forks())
+    os.kill(parent, signal.SIGKILL)
+    eventually(lambda: parent not in processes(), "the end of the parent")
     assert daemon.http("GET", "/ping")[0] == 200
-    os.kill(fork_of(daemon), signal.SIGKILL)
-    assert daemon.wait() == -signal.SIGKILL
-
-
-def test_command_ends_with_its_parent_and_later_ones_have_another(daemon: Daemon, command: str) -> None:
-    os.kill(parents()[0], signal.SIGKILL)
-    assert daemon.wait() == -signal.SIGKILL
-    eventually(lambda: not processes(b"NSQ daemon of process %d\0" % daemon.pid), "the end of the fork")
+    daemon.send_signal(signal.SIGTERM)
+    daemon.wait()
+    assert daemon.log().endswith("NSQ: bye\n")
+    eventually(lambda: fork not in processes(), "the end of the fork")
     start_parent(command)
 
 
@@ -131,7 +135,7 @@ def test_fork_has_what_the_command_has(command: str, tmp_path: Path, monkeypatch
     monkeypatch.setenv("TZ", "XYZ-9")
     hours = [time.strftime("from stdin %Y/%m/%d %H:", time.gmtime(time.time() + 3600 * 9 + more)) for more in (0, 60)]
     with Daemon(["sh", "-c", script, command], tmp_path / "data", "--data-path=.") as daemon:
-        fork, process = (Path(f"/proc/{pid}") for pid in (fork_of(daemon), daemon.pid))
+        fork, process = (Path(f"/proc/{pid}") for pid in (*forks(), daemon.pid))
         assert (fork / "limits").read_text() == (process / "limits").read_text()
         assert "\nUmask:\t0077\n" in (fork / "status").read_text()
         assert daemon.http("GET", "/debug/pprof/cmdline")[2] == (process / "cmdline").read_bytes().rstrip(b"\0")
@@ -147,32 +151,30 @@ def test_output_and_exit_code_are_those_of_an_ordinary_start(command: str, name:
 
 
 def test_parent_serves_one_context_and_one_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    contexts = {quick_start._context(), quick_start._context()}
+    addresses = {quick_start._address(), quick_start._address()}
     monkeypatch.setenv("PYTHONHASHSEED", "0")
-    contexts.add(quick_start._context())
+    addresses.add(quick_start._address())
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0 if soft else 4096, hard))
-    contexts.add(quick_start._context())
+    addresses.add(quick_start._address())
     resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
-    monkeypatch.setattr(quick_start, "__file__", str(tmp_path / "quick_start.py"))
-    (module := tmp_path / "package" / "module.py").parent.mkdir()
-    module.touch()
-    installations = {quick_start.installation()}
-    os.utime(module, (1, 1))
-    installations.add(quick_start.installation())
-    assert (len(contexts), len(installations)) == (3, 2)
+    (packages := tmp_path / "site-packages").mkdir()
+    monkeypatch.syspath_prepend(str(packages))
+    addresses.add(quick_start._address())
+    os.utime(packages, (1, 1))
+    addresses.add(quick_start._address())
+    assert len(addresses) == 5
 
 
-@pytest.mark.parametrize("reason", ["", "GNSQD_PRELOAD", "LISTEN_FDS", "NOTIFY_SOCKET", "/dev/fd/3", "directory"])
-def test_ordinary_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str) -> None:
-    parents: list[str] = []
-    monkeypatch.setattr(quick_start, "_start_parent", parents.append)
+@pytest.mark.parametrize("reason", ["", "GNSQD_PRELOAD", "LISTEN_FDS", "NOTIFY_SOCKET", "/dev/fd/3", "-O"])
+def test_ordinary_start(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(preloaded, "start_parent", lambda address, _: started.append(address))
     monkeypatch.setattr(sys, "argv", ["nsqd", f"--config={reason}"])
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, *["-O"] * (reason == "-O"), *sys.argv])
+    monkeypatch.setattr(quick_start, "_address", lambda: f"\0gnsqd-{os.getpid()}")
     monkeypatch.setenv("GNSQD_PRELOAD", "1")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    if reason == "directory":  # that others may enter
-        (tmp_path / f"gnsqd-{os.geteuid()}").mkdir(0o755)
-    elif reason.isupper():
+    if reason.isupper():
         monkeypatch.setenv(reason, "3")
     quick_start._run_as_fork("gnsqd")
-    assert len(parents) == (reason == "")
+    assert len(started) == (reason == "")

@@ -125,9 +125,7 @@ class Terminal:
         self.resize(columns, lines)
         self.settings = termios.tcgetattr(slave)
         self.slave = slave
-        self.process = preloaded.start(
-            COMMAND, args, stdin=slave, stdout=slave, stderr=slave, env=environment(**variables), on_terminal=True
-        )
+        self.process = preloaded.start(COMMAND, args, [slave] * 3, env=environment(**variables))
         self.printed = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two parts
 

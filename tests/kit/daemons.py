@@ -299,9 +299,7 @@ class _Started(testing.Daemon):
     def _start_process(self, log: IO[bytes]) -> Process:
         with open(os.devnull, "rb") as nothing:
             if Daemon.preloaded and preloaded.can_start(self._command):
-                self.process = preloaded.start(
-                    self._command, self._flags, stdin=nothing, stdout=log, stderr=log, cwd=self.data_path
-                )
+                self.process = preloaded.start(self._command, self._flags, [nothing, log, log], cwd=self.data_path)
             else:
                 command = [*self._command, *self._flags]
                 self.process = subprocess.Popen(command, stdin=nothing, stdout=log, stderr=log, cwd=self.data_path)

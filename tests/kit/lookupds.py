@@ -60,7 +60,7 @@ class Lookupd:
         flags = [f"--broadcast-address={self._host.strip('[]')}", *flags, *self._flags]
         with self._log.open("wb") as log, open(os.devnull, "rb") as nothing:
             if Daemon.preloaded and preloaded.can_start(self._command):
-                self.process = preloaded.start(self._command, flags, stdin=nothing, stdout=log, stderr=log)
+                self.process = preloaded.start(self._command, flags, [nothing, log, log])
             else:
                 self.process = subprocess.Popen([*self._command, *flags], stdin=nothing, stdout=log, stderr=log)
         for kind in self._ports:

@@ -32,7 +32,7 @@ def run(
     ends = [os.pipe(), os.pipe(), os.pipe()]
     (input_read, input_write), (out_read, out_write), (err_read, err_write) = ends
     try:
-        process = start(command, args, stdin=input_read, stdout=out_write, stderr=err_write, cwd=cwd, env=env)
+        process = start(command, args, [input_read, out_write, err_write], cwd=cwd, env=env)
     finally:
         for end in (input_read, out_write, err_write):
             os.close(end)

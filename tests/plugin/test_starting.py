@@ -192,11 +192,12 @@ from pathlib import Path
 from gnsqd import testing
 first, second = (testing.Daemon(Path(sys.argv[1]) / name) for name in "ab")
 first.start()
-parent = testing._preloaded()._process
-parent.kill(); parent.wait()
+with open(f"/proc/{first._process.pid}/stat") as file:
+    parent = int(file.read().rpartition(")")[2].split()[1])
+os.kill(parent, 9)
+os.waitpid(parent, 0)
 second.start()
 print(second.stop())
-os.kill(first._process.pid, 9)
 """
     run = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=100)
     assert (run.stdout, run.stderr) == ("0\n", "")

@@ -176,11 +176,11 @@ class WebProcess:
         flags = ("--http-address=127.0.0.1:0", *flags)
         assert preloaded.can_start(WEB[:-1])
         with self._log.open("wb") as log, open("/dev/null", "rb") as nothing:
-            streams: Any = {"stdin": nothing, "stdout": log, "stderr": log}
+            command = [sys.executable, "-P", "-c", FAST, "web", *flags]
             self.process: Any = (
-                subprocess.Popen([sys.executable, "-P", "-c", FAST, "web", *flags], **streams)
+                subprocess.Popen(command, stdin=nothing, stdout=log, stderr=log)
                 if fast
-                else preloaded.start(WEB[:-1], ["web", *flags], **streams)
+                else preloaded.start(WEB[:-1], ["web", *flags], [nothing, log, log])
             )
         line = re.compile(r"the page is at (http://([^/\s]+)\S*)$", re.MULTILINE)
         match = eventually(lambda: self.process.poll() is not None or line.search(self.log()))

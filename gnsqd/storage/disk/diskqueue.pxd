@@ -1,6 +1,5 @@
 cimport cython
 
-from gnsqd.shared.disk_format cimport frame_records
 from gnsqd.shared.disk_queue cimport RecordReader
 
 cdef class DiskQueue:

@@ -1,1 +1,0 @@
-cpdef bytes frame_records(payloads)
