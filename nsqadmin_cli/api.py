@@ -403,7 +403,7 @@ class Nsqd(PeerAPI):
         return self.address.host or "127.0.0.1", port
 
     def try_tcp(self, port: int) -> None:
-        """Connects to this TCP port of its host, as a consumer would. NodeError."""
+        """Connects to this TCP port of its host, as a consumer would. Raises NodeError."""
         try:
             with socket.create_connection((self.address.host, port), self.timeout) as sock:
                 sock.sendall(b"  V2")  # else nsqd would log an error

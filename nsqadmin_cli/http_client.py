@@ -53,7 +53,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Parses one of the usual forms; ValueError with a readable text."""
+        """Parses one of the usual forms; raises ValueError with a readable text."""
         if text.startswith("/") or text.lower().startswith("unix:"):
             path = text if text.startswith("/") else text.partition(":")[2]
             path = path[2:] if path.startswith("//") else path  # unix:///run/nsqd.sock
@@ -295,7 +295,7 @@ _FAILURES = (HTTPError, http.client.HTTPException, OSError, ValueError)
 
 
 def read_token(path: str) -> str:
-    """Returns the first word of the file, on its first line; AdminError."""
+    """Returns the first word of the file, on its first line; raises AdminError."""
     try:
         line = read_config_file(path).partition(b"\n")[0].decode("ascii").strip()
     except OSError as error:

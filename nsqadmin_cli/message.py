@@ -63,7 +63,7 @@ def clock(timestamp: int) -> str:
 
 
 def body_of(document: Mapping[str, Any]) -> bytes:
-    """Returns the body from its form in JSON; ValueError with a readable text."""
+    """Returns the body from its form in JSON; raises ValueError with a readable text."""
     match document.get("body"), document.get("body_base64"):
         case str(text), None:
             try:

@@ -85,7 +85,8 @@ class RangeRow:
 def get_range(
     node: Nsqd, topic: str, *, at: str | None = None, channel: str | None = None, name: str = "--at"
 ) -> RangeRow:
-    """Returns what the node has. NodeError; UsageError if `at`, the value of the option `name`, is not a POINT."""
+    """Returns what the node has. Raises NodeError; raises UsageError if `at`, the value of the option `name`, is not a
+    POINT."""
     query = {key: value for key, value in (("topic", topic), ("at", at), ("channel", channel)) if value is not None}
     invalid = click.UsageError(f"{name}: {printable(repr(at), 100)} is not {_POINT}.")
     log = node.ask("/topic/range", _Range, query, reasons=_REASONS | {"INVALID_ARG_AT": invalid})
@@ -171,7 +172,7 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
     ClusterConsumer, but nothing is consumed."""
 
     def __init__(self, cluster: Cluster, topics: Sequence[str], begin: str, end: str | None = None) -> None:
-        """Finds the nodes; AdminError if there is none. Without `end`, it follows the logs."""
+        """Finds the nodes; raises AdminError if there is none. Without `end`, it follows the logs."""
         self._follows = end is None
         self._errors: list[AdminError] = []
         self._readers: dict[tuple[str, str], RangeReader] = {}
@@ -206,7 +207,7 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
             thread.start()
 
     def receive(self, timeout: float) -> list[MessageRow]:
-        """Returns messages of one node that come within `timeout` seconds; AdminError if none can be followed."""
+        """Returns messages of one node that come within `timeout` seconds; raises AdminError if none can be followed."""
         if self._follows and self.is_over():
             raise AdminError("; ".join(map(str, self.errors.values())))
         with suppress(queue.Empty):

@@ -104,7 +104,8 @@ def seconds_of(nanoseconds: int | None) -> float | None:
 
 
 def parse_duration(text: str) -> float:
-    """Returns the seconds of a text (`durations.parse_duration`); ValueError with a readable text that quotes it."""
+    """Returns the seconds of a text (`durations.parse_duration`); raises ValueError with a readable text that quotes
+    it."""
     try:
         return durations.parse_duration(text)
     except ValueError as error:

@@ -256,8 +256,8 @@ class Connection:
         return not (self._unsent or self._write_error)
 
     def send(self, frames: list[bytes]) -> None:
-        """Wraps and sends all `frames`; TimeoutError if the client takes nothing for as long as the write timeout, or
-        after that time less than SLOWEST_READER; OSError, StreamError. May yield."""
+        """Wraps and sends all `frames`; raises TimeoutError if the client takes nothing for as long as the write
+        timeout, or after that time less than SLOWEST_READER; raises OSError, StreamError. May yield."""
         data = b""
         if self.is_sending() or (self._layer is not None and sum(map(len, frames)) > _SLICE):
             data = b"".join(frames)

@@ -39,14 +39,14 @@ class Endpoint:
             self._watcher.stop()
 
     def receive(self) -> bytes | None:
-        """Returns what has arrived, b"" at the end of the stream, None if nothing has; OSError."""
+        """Returns what has arrived, b"" at the end of the stream, None if nothing has; raises OSError."""
         try:
             return self._socket.recv(RECEIVE_SIZE)
         except BlockingIOError:
             return None
 
     def send(self, frames: list[bytes]) -> bytes:
-        """Sends `frames`; returns the bytes that the socket did not accept, b"" if there are none. OSError."""
+        """Sends `frames`; returns the bytes that the socket did not accept, b"" if there are none. Raises OSError."""
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         try:
             return data[self._socket.send(data) :]

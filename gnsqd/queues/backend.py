@@ -43,7 +43,8 @@ class Backend:
         return 0
 
     def put(self, messages: list[Message]) -> None:
-        """Keeps messages; StorageError if some cannot be written: the first `error.written` are kept nevertheless."""
+        """Keeps messages; raises StorageError if some cannot be written: the first `error.written` are kept
+        nevertheless."""
 
     def read(self, limit: int, max_bytes: int) -> list[Message]:
         """Removes and returns messages as `Queue.take`; `deferred` is set where one is not due yet."""
@@ -59,7 +60,7 @@ class Backend:
         """Forgets messages that were dropped from memory: if the queue is a topic's, no channel gets them."""
 
     def messages(self) -> Iterator[Message]:
-        """Yields all queued messages that can be read, and keeps them; StorageError."""
+        """Yields all queued messages that can be read, and keeps them; raises StorageError."""
         return iter(())
 
     def timestamp(self) -> int:
@@ -90,7 +91,7 @@ class Backend:
         """Returns when at most sync-every operations are not fsynced. May yield: call it between batches."""
 
     def empty(self) -> None:
-        """Drops all messages; StorageError if that cannot be written."""
+        """Drops all messages; raises StorageError if that cannot be written."""
 
     def delete(self) -> None:
         """Drops all messages, and the files; errors as `empty`."""

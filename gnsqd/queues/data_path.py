@@ -25,7 +25,7 @@ MAX_DELAY = 1 << 62  # ns
 
 
 class DataPath:
-    """Reads the data path, once, as thousands of queues take long, and cleans up there; StorageError."""
+    """Reads the data path, once, as thousands of queues take long, and cleans up there; raises StorageError."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class DataPath:
         self.journals = Journals(options, names, log, syncer, set_health)
 
     def open_store(self, topic: str) -> Store:
-        """Opens the store of a topic; StorageError."""
+        """Opens the store of a topic; raises StorageError."""
         if self.context.options.has_journal(topic):
             return self._journal_store(topic, self.journals.open(topic))
         return Store(topic, self.context)
@@ -54,7 +54,7 @@ class DataPath:
 
     def end_journals(self, topics: list[TopicMetadata]) -> list[TopicMetadata]:
         """Converts all journals to disk queues if there is no durability; returns `topics`, and topics of journals.
-        StartError if one could not be converted, and StorageError. May yield."""
+        Raises StartError if one could not be converted, and StorageError. May yield."""
         if self.context.options.durability != "none" or not self.journals.topics:
             return topics
         from gevent.pool import Pool  # few have journals to convert
@@ -96,7 +96,8 @@ class DataPath:
 
 
 def convert(data_path: str, log: Logger) -> None:
-    """Converts all journals of a locked data path; StorageError or StartError: then these still have all messages."""
+    """Converts all journals of a locked data path; raises StorageError or StartError: then these still have all
+    messages."""
     syncer = Syncer()
     try:
         options = Options(data_path=data_path, max_req_timeout=MAX_DELAY)

@@ -92,8 +92,8 @@ class Deferred:
         return None if message is None else (message.deadline, message)
 
     def look(self, begin: int, limit: int, max_bytes: int) -> list[tuple[int, Message]]:
-        """Returns messages due from `begin` (monotonic ns) on, and when; bounds as `Queue.look`. StorageError. May
-        yield."""
+        """Returns messages due from `begin` (monotonic ns) on, and when; bounds as `Queue.look`. Raises StorageError.
+        May yield."""
         turns = Turns()
         in_memory = [*islice(self._by_due.from_due(begin), limit)]
         shown: list[tuple[int, Message]] = []

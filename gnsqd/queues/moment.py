@@ -20,7 +20,7 @@ class MessageNotFound(NotFound):
 
 def parse_moment(text: str) -> int:
     """Parses a time ago such as `-15m` or `-1d12h`, where a day has 24 hours, or a time of RFC 3339; returns wall clock
-    in ns. ValueError."""
+    in ns. Raises ValueError."""
     if ago := re.fullmatch(_AGO, text):
         days, rest = int(ago[1] or 0) * _DAY, ago[2]
         return time_ns() - days + (parse_duration(f"-{rest}") if rest or not ago[1] else 0)

@@ -256,7 +256,7 @@ class Queue:
         return shown
 
     def empty(self) -> None:
-        """Drops all messages; StorageError if the backend cannot."""
+        """Drops all messages; raises StorageError if the backend cannot."""
         self.forget()
         self.backend.empty()
 

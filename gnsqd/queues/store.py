@@ -31,7 +31,7 @@ class Context(NamedTuple):
     check_exit: Callable[[], None]
 
     def open_disk_queue(self, name: str) -> DiskQueue:
-        """Opens the disk queue of a topic or channel; StorageError."""
+        """Opens the disk queue of a topic or channel; raises StorageError."""
         return DiskQueue(name, self.options, self.data_files, self.log, self.syncer)
 
 

@@ -146,7 +146,7 @@ class RecordReader:
 
     def _edges(self, end: int) -> tuple[list[int], int]:
         """Returns where in the buffer, which begins with a record, each record begins, and where the last whole one
-        ends; and the bytes needed there to go on. StorageError if the first one is damaged."""
+        ends; and the bytes needed there to go on. Raises StorageError if the first one is damaged."""
         buffer, available = self._buffer, len(self._buffer)
         min_size, max_size, unpack_length = self._min_size, self._max_size, LENGTH.unpack_from
         edges = [0]

@@ -9,7 +9,7 @@ _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def parse_duration(text: str) -> float:
-    """Returns the seconds of `90`, `0.5`, `250ms`, `1h30m` or `2d`; ValueError with what was expected."""
+    """Returns the seconds of `90`, `0.5`, `250ms`, `1h30m` or `2d`; raises ValueError with what was expected."""
     if re.fullmatch(_NUMBER, text):
         return float(text)
     if not _DURATION.fullmatch(text):

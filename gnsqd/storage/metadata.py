@@ -88,7 +88,7 @@ def load_rules(path: str) -> dict[RuleKey, RuleSettings]:
 
 
 def find_older(data_path: str) -> list[str]:
-    """Returns the metadata files of nsqd before v1.0, `nsqd.{worker id}.dat`, of the same format; StorageError."""
+    """Returns the metadata files of nsqd before v1.0, `nsqd.{worker id}.dat`, of the same format; raises StorageError."""
     directory = data_path or "."
     with failing_as_go("open", directory), os.scandir(directory) as entries:
         return sorted(entry.name for entry in entries if re.fullmatch(_OLDER_NAME, entry.name) and entry.is_file())
@@ -119,7 +119,7 @@ def encode_rules(rules: Mapping[RuleKey, RuleSettings]) -> bytes:
 
 
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
-    """Replaces the file, durably; StorageError."""
+    """Replaces the file, durably; raises StorageError."""
     replace_file(path, _encode_file([_encode_topic(topic) for topic in topics]))
     sync_directory(os.path.dirname(path))
 

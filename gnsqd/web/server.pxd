@@ -16,7 +16,7 @@ cdef class HTTPSession:
 
     cpdef serve(self)
     @cython.locals(answers=list, answered=cython.bint)
-    cpdef bint take(self, bytes data) except -1
+    cpdef bint receive_data(self, bytes data) except -1
     @cython.locals(requests=list, size=Py_ssize_t, request=Request, reply=bytes)
     cdef bint _execute(self, bint may_yield) except -1
     cdef bint _has_used_turn(self) except -1

@@ -22,7 +22,7 @@ from typing import Protocol
 from gevent import Greenlet, Timeout
 
 from gnsqd.gotext import quote
-from gnsqd.hub.cooperative import Spawn, WouldYield, yield_turn
+from gnsqd.hub.cooperative import CLIENT_TURN_SECONDS, Spawn, WouldYield, yield_turn
 from gnsqd.log import Logger
 from gnsqd.net.connection import Connection
 from gnsqd.net.listener import Listener, close_servers
@@ -36,8 +36,7 @@ SLOWEST_BODY = 4096  # bytes in a second
 HANDSHAKE_TIMEOUT = 10.0
 SEND_TIMEOUT = 60.0
 LINGER_SECONDS = 0.5
-BATCH_BYTES = 16384  # of answers, before others get their turn,
-TURN_SECONDS = 0.004  # or when the requests that are there at once have taken as long
+BATCH_BYTES = 16384  # of answers, before others get their turn; or when CLIENT_TURN_SECONDS are over
 
 _HTTP_BEGINNINGS = (b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO")  # Go's
 _NSQ_MAGIC = b"  V"  # and a digit, with which a client of nsqd or nsqlookupd begins over TCP
@@ -180,7 +179,7 @@ class HTTPSession:
         """Serves the connection up to its last answer. Raises as `Connection.feed` and `send` do. Yields."""
         self._set_deadline(False)
         while not (self._reader.done or self._server.closed):
-            if not self._connection.feed(self.take):
+            if not self._connection.feed(self.receive_data):
                 self._requests = self._reader.feed_eof()
             self._go_on()
             while not self._execute(True):
@@ -188,7 +187,7 @@ class HTTPSession:
             self._send()
             self._set_deadline(True)
 
-    def take(self, data: bytes) -> bool:
+    def receive_data(self, data: bytes) -> bool:
         """Answers the requests that `data` completes. Never yields: returns False if `serve` has to go on."""
         self._turn_end = 0.0
         self._requests = self._reader.feed(data)
@@ -236,12 +235,12 @@ class HTTPSession:
     def _has_used_turn(self) -> bool:
         now = monotonic()
         if not self._turn_end:
-            self._turn_end = now + TURN_SECONDS
+            self._turn_end = now + CLIENT_TURN_SECONDS
         return now > self._turn_end
 
     def _go_on(self) -> None:
-        """Sends the answers, then an answer that has parts, and gives others their turn if that is due: `take` and
-        `_execute` stop for these. Raises as `Connection.send` does. Yields."""
+        """Sends the answers, then an answer that has parts, and gives others their turn if that is due: `receive_data`
+        and `_execute` stop for these. Raises as `Connection.send` does. Yields."""
         self._send()
         if self._parts is not None:
             self._send_parts(self._parts)

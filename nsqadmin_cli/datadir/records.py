@@ -60,7 +60,7 @@ def read_queue(
 
 
 def _opened(path: str, max_msg_size: int) -> closing[RecordReader]:
-    """Opens a data file, to be read as by a daemon with this --max-msg-size; OSError."""
+    """Opens a data file, to be read as by a daemon with this --max-msg-size; raises OSError."""
     descriptor = open_file(path)
     return closing(RecordReader(path, descriptor, MIN_RECORD_SIZE, max_msg_size + MIN_RECORD_SIZE, LARGE_BUFFER))
 

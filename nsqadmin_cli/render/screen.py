@@ -27,7 +27,8 @@ _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 
 class Screen:
-    """Owns the terminal inside `with`; AdminError if there is none. A change of its size ends the wait for a key."""
+    """Owns the terminal inside `with`; raises AdminError if there is none. A change of its size ends the wait for a
+    key."""
 
     def __init__(self) -> None:
         if not (sys.stdin and sys.stdout and sys.stdin.isatty() and sys.stdout.isatty()):

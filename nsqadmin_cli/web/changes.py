@@ -68,7 +68,7 @@ def _fields(command: ChangeCommand, given: Mapping[str, str]) -> Iterator[Field]
 
 
 def _command_of(request: PageRequest) -> ChangeCommand:
-    """Returns the command whose words follow in the path; HTTPError."""
+    """Returns the command whose words follow in the path; raises HTTPError."""
     command: click.Command | None = cli
     for word in request.segments[1:]:
         command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None

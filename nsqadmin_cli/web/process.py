@@ -34,9 +34,9 @@ _ANYWHERE = ("", "0.0.0.0", "::")
 
 
 class PageProcess:
-    """Listens when it is made; StartError. The page is that of nsqlookupd in this process if it has an address, else of
-    this nsqd alone. `listed` is host and port of this nsqd's HTTP as nsqlookupd lists them, without a host that of
-    nsqlookupd itself. `token_files` are those of --http-auth-token-file."""
+    """Listens when it is made; raises StartError. The page is that of nsqlookupd in this process if it has an address,
+    else of this nsqd alone. `listed` is host and port of this nsqd's HTTP as nsqlookupd lists them, without a host that
+    of nsqlookupd itself. `token_files` are those of --http-auth-token-file."""
 
     def __init__(
         self,

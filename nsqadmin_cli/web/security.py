@@ -31,7 +31,8 @@ _MOST_SESSIONS = 1000
 
 
 class Security:
-    """Judges requests. `token_files` are `read:FILE` or `full:FILE`, as gnsqd's --http-auth-token-file; StartError."""
+    """Judges requests. `token_files` are `read:FILE` or `full:FILE`, as gnsqd's --http-auth-token-file; raises
+    StartError."""
 
     def __init__(self, token_files: Sequence[str], log: Logger, *, loopback: bool, read_only: bool = False) -> None:
         self.read_only = read_only

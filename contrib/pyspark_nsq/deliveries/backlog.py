@@ -37,9 +37,8 @@ class Backlog:
     def look(self, is_new: bool = False) -> dict[Key, int]:
         """Returns how many messages wait for the channel, after a pause unless `pace` has none.
 
-        Raises DiscoveryError if it is unknown where the topics are; DiscoveryError or ConnectionLost if the stream is
-        new and no nsqd answers; Refused if an nsqd does not let us make the channel.
-        """
+        Raises DiscoveryError if it is unknown where the topics are; raises DiscoveryError or ConnectionLost if the
+        stream is new and no nsqd answers; Refused if an nsqd does not let us make the channel."""
         self.pace.wait()
         answers = self.nodes.ask(lambda nsqd: depths(self._settings, nsqd))
         self.pace.looked(is_new=False)

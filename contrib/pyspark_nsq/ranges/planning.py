@@ -153,7 +153,7 @@ class Planner:
 
     def _floor(self, place: Place, deadline: float = 0.0) -> int:
         """Returns where the channel was when its stream first saw a log; creates a missing one. What is gone from there
-        on, others have finished: only before it, the stream itself may have, if its checkpoint is an older copy.
+        on, others have finished: only before it, the stream itself may have, if its checkpoint is an older copy. Raises
         DiscoveryError if the nsqd does not answer, and the deadline (monotonic) is over."""
         node, channel = LogNode(place.nsqd, self._settings), self._settings.channel
         while place.log not in self._floors:

@@ -170,7 +170,7 @@ class JournalBackend(Backend):
         return self.read_spans([*self._runs])  # which others change where the caller yields
 
     def read_spans(self, spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
-        """Yields the messages with these numbers that can be read; StorageError."""
+        """Yields the messages with these numbers that can be read; raises StorageError."""
         for start, end in spans:
             while start < end:
                 start, frames, _ = self.journal.log.read(start, end)
@@ -377,7 +377,7 @@ class JournalDeferred(Deferred):
         return _last_from(first, reversed(self._messages.values()))
 
     def find_stored(self, number: int, near: int) -> tuple[int, Message] | None:
-        """Finds a message that only the backend has, probably held back until about `near`. StorageError."""
+        """Finds a message that only the backend has, probably held back until about `near`. Raises StorageError."""
         due = None if number in self._notes.finished else self._notes.deferred.find(number, near)
         message = None if due is None else self._read(number)
         return None if due is None or message is None else (due, message)
@@ -397,8 +397,8 @@ class JournalDeferred(Deferred):
         return chain(super().redelivery_dues(), (due for due, number in stored if number in attempts))
 
     def stored_messages(self) -> Iterator[Message]:
-        """Yields copies of the messages held back as numbers, each with the time left as `deferred`; StorageError.
-        `QueueNotes.deferred` must not change meanwhile."""
+        """Yields copies of the messages held back as numbers, each with the time left as `deferred`; raises
+        StorageError. `QueueNotes.deferred` must not change meanwhile."""
         due = {number: due for due, number in self._notes.deferred}
         for message in self._backend.read_spans(Spans.of(due)):
             message.deferred = max(due.pop(message.number) - monotonic_ns(), 1)

@@ -77,8 +77,8 @@ class Retention:
         self.log.max_segment = max(min(self._max_segment, max_bytes // PARTS if max_bytes else maxsize), 1)
 
     def retain(self, max_bytes: int, max_age: int) -> None:
-        """Keeps that much for this topic, also after a start: if nothing was kept, from now on. StorageError. May
-        yield."""
+        """Keeps that much for this topic, also after a start: if nothing was kept, from now on. Raises StorageError.
+        May yield."""
         begin = self.begin if self.max_bytes else self.log.next_number
         self._set(max_bytes, max_age, begin)
         self.is_own = True
@@ -97,7 +97,7 @@ class Retention:
         self.absent.remove(0, self.begin)
 
     def _oldest(self, segments: Segments) -> int:
-        """Returns the first number of the oldest segment within the bounds; StorageError."""
+        """Returns the first number of the oldest segment within the bounds; raises StorageError."""
         # The last segment counts with the size that it will have, so that the bound holds until it is full. It is kept
         # in any case: at least as many messages stay as were published since it was begun.
         horizon = time_ns() - self.max_age if self.max_age else 0
@@ -234,7 +234,7 @@ class Compactor:
         return False
 
     def _compact_group(self, group: list[Segment]) -> bool:
-        """Puts one segment, or none, in the place of several; False if all in some was finished meanwhile.
+        """Puts one segment, or none, in the place of several; False if all in some was finished meanwhile. Raises
         StorageError."""
         log = self._log
         if not self._may_compact(group):
@@ -261,7 +261,8 @@ class Compactor:
         return not self._closed and len(segments) > 0 and self._log.is_snapshot_safe and set(group) <= set(segments)
 
     def _delete_replaced(self) -> None:
-        """Deletes the segments of which there are copies, once these survive what they are to survive; StorageError."""
+        """Deletes the segments of which there are copies, once these survive what they are to survive; raises
+        StorageError."""
         log = self._log
         if log.durable:
             log.syncer.run(sync_directory, log.data_path)
@@ -340,7 +341,7 @@ class Rewriting:
         self._turns = Turns(BACKGROUND_SECONDS)
 
     def run(self) -> None:
-        """Writes the copy, if anything is still live; StorageError, and nothing is left of it. Yields."""
+        """Writes the copy, if anything is still live; raises StorageError, and nothing is left of it. Yields."""
         try:
             self._copy()
             self._write()
@@ -384,7 +385,7 @@ class Rewriting:
             self._target.note_batch(batch, self._target.size + len(head), size)
 
     def finish(self) -> Segment | None:
-        """Puts the copy in place; returns its segment, None if nothing was live. StorageError. Never yields."""
+        """Puts the copy in place; returns its segment, None if nothing was live. Raises StorageError. Never yields."""
         if not self._target.count:
             return None
         self.file.finish()

@@ -63,8 +63,8 @@ class TopicHistory:
 
     def position(self, text: str, begin: int = -1) -> int:
         """Returns the number of the message at `first`, at a time as for `parse_moment`, also after the last message,
-        or with an id, among the messages from `begin` on, by default the retained ones. ValueError if `text`
-        is none of these, MessageNotFound. May yield."""
+        or with an id, among the messages from `begin` on, by default the retained ones. Raises ValueError if `text` is
+        none of these, MessageNotFound. May yield."""
         begin = self._begin if begin < 0 else begin
         if text == "first":
             return begin
@@ -74,7 +74,7 @@ class TopicHistory:
         return self._number_at(parse_moment(text), begin)
 
     def find_deferred(self, queue: Queue, id: str) -> tuple[int, Message] | None:
-        """Returns when the message with this id is due, and it, if `queue` holds it back in the journal alone.
+        """Returns when the message with this id is due, and it, if `queue` holds it back in the journal alone. Raises
         ValueError if this is not an id, MessageNotFound. May yield."""
         number = self._number_of(id, self.retention.floor())
         near = self._journal.log.read(number, number + 1)[2] - time_ns() + monotonic_ns()
@@ -90,7 +90,8 @@ class TopicHistory:
 
     def rewind(self, queue: Queue, begin: int, end: int) -> int:
         """Queues the messages from number `begin` to `end` that a channel has finished, before others in its backend,
-        as if never delivered; returns their number. BrokerError("exiting"), StorageError: not written yet. Yields."""
+        as if never delivered; returns their number. Raises BrokerError("exiting"), StorageError: not written yet.
+        Yields."""
         if queue.closed:
             raise BrokerError("exiting")
         notes = backend_of(queue).notes
@@ -113,7 +114,7 @@ class TopicHistory:
     def advance(self, queue: Queue, end: int) -> int:
         """Finishes the messages before number `end`, which the topic has handed over; returns how many of them the
         channel had queued or held back. Consumers keep the messages that they have, until the daemon starts again.
-        BrokerError("exiting"), StorageError: not written yet. May yield."""
+        Raises BrokerError("exiting"), StorageError: not written yet. May yield."""
         backend, deferred = backend_of(queue), deferred_of(queue)
         with backend.rewinding:
             if queue.closed:
@@ -133,7 +134,7 @@ class TopicHistory:
         return count
 
     def begin_at(self, queue: Queue, begin: int, topic: Queue) -> None:
-        """Rewinds a queue new to the journal; then it has all that `topic` handed over. StorageError. May yield."""
+        """Rewinds a queue new to the journal; then it has all that `topic` handed over. Raises StorageError. May yield."""
         journal, topic_notes = self._journal, backend_of(topic).notes
         handed_over = Spans()
         notes = backend_of(queue).notes

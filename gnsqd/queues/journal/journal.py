@@ -92,12 +92,12 @@ class Journal:
             self.flush(advance=True)
 
     def commit(self) -> None:
-        """Returns when all that was appended survives what it is to survive; StorageError. May yield."""
+        """Returns when all that was appended survives what it is to survive; raises StorageError. May yield."""
         self.flush()
         self.wait_synced()
 
     def wait_synced(self) -> None:
-        """Returns when all that was written survives what it is to survive; StorageError. May yield."""
+        """Returns when all that was written survives what it is to survive; raises StorageError. May yield."""
         self.log.tail.synced(self.log.tail.position)
 
     def flush(self, advance: bool = False) -> None:
@@ -123,7 +123,8 @@ class Journal:
 
     def _flush_after_room(self, advance: bool, error: StorageError) -> bool:
         """Makes room on a full disk for what `_flush` did not write because of `error`, and returns what that returns;
-        StorageError. Messages that somebody needs get what unneeded segments took, everything else also the reserve."""
+        raises StorageError. Messages that somebody needs get what unneeded segments took, everything else also the
+        reserve."""
         log = self.log
         is_full = is_disk_full(error)
         self._reserve.is_needed = self._reserve.is_needed or is_full
@@ -216,7 +217,7 @@ class Journal:
         return self.retention.floor() < self.log.next_number or self.retention.is_own or bool(self.log.epoch)
 
     def mark_converting(self) -> None:
-        """Records that what the disk queues of the topic hold from now on is a copy; StorageError. May yield."""
+        """Records that what the disk queues of the topic hold from now on is a copy; raises StorageError. May yield."""
         self.log.declare(CONVERTING, self.log.encoder.record(CONVERTING))
         self.commit()
 

@@ -215,7 +215,7 @@ class Log:
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         """Returns (number, frames, due time) of messages in a row, from the first undamaged one at `number` or later
-        and before `end`; no frames if there is none up to the number returned. StorageError. Never yields."""
+        and before `end`; no frames if there is none up to the number returned. Raises StorageError. Never yields."""
         first = self.unwritten.first
         if number >= first:
             return self.unwritten.read(number, end)
@@ -227,7 +227,7 @@ class Log:
         return min(self.tail.unconfirmed_number, self.unwritten.first, self.next_number)
 
     def sync_files(self) -> None:
-        """Makes what is written, and the names of all files, survive a loss of power; StorageError. May yield."""
+        """Makes what is written, and the names of all files, survive a loss of power; raises StorageError. May yield."""
         for segment in self.segments.all[:]:
             self.syncer.run(sync_path, segment.path)
         self.syncer.run(sync_directory, self.data_path)
@@ -266,7 +266,7 @@ class LogTail:
         self._commits = GroupCommit(f"sync:{log.topic}.journal", self._sync)
 
     def write(self, file: AppendedFile, parts: list[bytes], begin: int, batch: PutBatch) -> int:
-        """Appends all `parts`, with the messages of `batch`, at `begin`, or nothing; returns their size.
+        """Appends all `parts`, with the messages of `batch`, at `begin`, or nothing; returns their size. Raises
         StorageError."""
         try:
             size = file.write(parts, begin)
@@ -305,7 +305,8 @@ class LogTail:
         self._has_new_files = True
 
     def synced(self, position: int) -> None:
-        """Returns when all before `position` is as durable as the options promise; StorageError if not. May yield."""
+        """Returns when all before `position` is as durable as the options promise; raises StorageError if not. May
+        yield."""
         if self.safe < position:
             self._commits.wait(lambda: self.safe >= position)
 

@@ -41,7 +41,7 @@ class OpenFiles:
         self._users: dict[Closable, None] = {}  # the one whose file was used the longest ago first
 
     def open(self, path: str, flags: int) -> int:
-        """Calls os.open, with mode 0600; OSError. Where the process may open no more, others are closed for it."""
+        """Calls os.open, with mode 0600; raises OSError. Where the process may open no more, others are closed for it."""
         while True:
             try:
                 return os.open(path, flags, 0o600)
@@ -79,14 +79,15 @@ class AppendedFile:
         self._flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
     def open(self) -> None:
-        """Opens it, not to be closed by others before `release`; OSError."""
+        """Opens it, not to be closed by others before `release`; raises OSError."""
         if self.descriptor < 0:
             self.descriptor = self._files.open(self.path, self._flags)
             self._flags = os.O_RDWR
         self._files.hold(self)
 
     def write(self, parts: list[bytes], position: int) -> int:
-        """Writes all `parts` there, at the end of the file, or nothing; returns their size in bytes. StorageError."""
+        """Writes all `parts` there, at the end of the file, or nothing; returns their size in bytes. Raises
+        StorageError."""
         if self.descriptor < 0:
             with failing_as_go("open", self._target):
                 self.open()
@@ -182,7 +183,7 @@ class Segments:
         return self.all[self._open_at(number)].read_records(number, end, size, skip) if self.all else []
 
     def _open_at(self, number: int) -> int:
-        """Opens the segment with message `number`, or the first behind it; returns its position. StorageError."""
+        """Opens the segment with message `number`, or the first behind it; returns its position. Raises StorageError."""
         position = max(bisect_right(self.all, number, key=lambda segment: segment.first) - 1, 0)
         segment = self.all[position]
         if segment is not self._reading:

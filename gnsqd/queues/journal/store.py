@@ -195,7 +195,7 @@ class JournalStore(Store):
 
     def _pass_over(self, old: DiskQueue, queue: Queue) -> None:
         """Passes over the messages at the front of a disk queue that the journal has for `queue`, all unread there: a
-        kill came before the read position was written. StorageError. May yield."""
+        kill came before the read position was written. Raises StorageError. May yield."""
         payloads = old.peek_many(IMPORT_BATCH, MAX_BYTES)
         missing = set(map(_content, payloads))
         for message in Turns().over(chain(queue.backend.messages(), _stored_deferred(queue))):
@@ -207,8 +207,8 @@ class JournalStore(Store):
             _save_position(old)
 
     def _move(self, old: DiskQueue, queue: Queue) -> None:
-        """Moves messages for `queue` until there are no more, or it or the store ends. StorageError if the journal or
-        the read position can't be written: the rest is in the disk queue then."""
+        """Moves messages for `queue` until there are no more, or it or the store ends. Raises StorageError if the
+        journal or the read position can't be written: the rest is in the disk queue then."""
         self.log.info("JOURNAL(%s): moving %d messages from the disk queue", queue.name, old.depth)
         self._pass_over(old, queue)
         progress = MoveProgress(self.log, f"JOURNAL({queue.name}): %d messages moved from the disk queue")
@@ -317,7 +317,7 @@ class JournalStore(Store):
         return Left(journaled=left)
 
     def _write_to_disk(self, queue: Queue) -> int:
-        """Writes a queue to its disk queue; returns 0 if that has all messages, safe. StorageError. May yield."""
+        """Writes a queue to its disk queue; returns 0 if that has all messages, safe. Raises StorageError. May yield."""
         target = self.context.open_disk_queue(queue.name)
         progress = MoveProgress(self.log, f"JOURNAL({queue.name}): %d messages moved to the disk queue")
         turns = Turns()
@@ -358,12 +358,12 @@ def _receive(queue: Queue, messages: list[Message]) -> None:
 
 
 def _stored_deferred(queue: Queue) -> Iterator[Message]:
-    """Yields the messages of a channel that are held back in the journal alone; StorageError."""
+    """Yields the messages of a channel that are held back in the journal alone; raises StorageError."""
     return iter(()) if queue.deferred is None else deferred_of(queue).stored_messages()
 
 
 def _save_position(queue: DiskQueue) -> None:
-    """Writes the read position; StorageError. Yields."""
+    """Writes the read position; raises StorageError. Yields."""
     if queue.start_sync().get() is not None:
         raise StorageError(f"the read position of {queue.name} can't be written")
 

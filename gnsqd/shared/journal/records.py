@@ -98,7 +98,7 @@ class Encoder:
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> tuple[bytes, bytes]:
         """Returns the record of messages with numbers from `first` on; in two parts, as a copy of them costs time.
-        StorageError if it could not be decoded."""
+        Raises StorageError if it could not be decoded."""
         if first <= 0 or not frames:
             raise StorageError("invalid numbers")
         payload = b"".join([_PUT.pack(first, len(frames), due), *frames])
@@ -128,8 +128,8 @@ class Encoder:
         return self.record(type, _NUMBER.pack(number))
 
     def spans(self, type: int, queue: int, spans: Sequence[tuple[int, int]]) -> bytes:
-        """Returns FINISHED, TAKEN or REWOUND: start and end of each, in any order. StorageError if it could not be
-        decoded."""
+        """Returns FINISHED, TAKEN or REWOUND: start and end of each, in any order. Raises StorageError if it could not
+        be decoded."""
         for start, end in spans:
             if not 0 <= start < end:
                 raise StorageError("invalid span")
@@ -276,7 +276,7 @@ def decode_index(data: bytes, salt: int) -> "array[int] | None":
 
 
 def split_frames(payload: bytes, position: int, skip: int) -> list[bytes]:
-    """Returns the frames of a PUT record that begin at `position`, without the first `skip`; StorageError."""
+    """Returns the frames of a PUT record that begin at `position`, without the first `skip`; raises StorageError."""
     frames = []
     data = payload  # compiled, a pointer
     end = len(payload)
@@ -296,7 +296,7 @@ def split_frames(payload: bytes, position: int, skip: int) -> list[bytes]:
 
 
 def cut_put(payload: bytes, start: int, end: int) -> bytes:
-    """Returns a PUT payload without the messages before number `start` and from `end` on; StorageError."""
+    """Returns a PUT payload without the messages before number `start` and from `end` on; raises StorageError."""
     first, count, due = decode_put(payload)
     if start <= first and first + count <= end:
         return payload
@@ -306,7 +306,7 @@ def cut_put(payload: bytes, start: int, end: int) -> bytes:
 
 def decode_range(parts: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
     """Yields (number of the first message, frames) of each record of `/topic/messages?format=records`, which arrives in
-    parts of any size, as soon as it is whole; StorageError."""
+    parts of any size, as soon as it is whole; raises StorageError."""
     data = bytearray()
     for part in parts:
         data += part

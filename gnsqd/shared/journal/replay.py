@@ -124,8 +124,8 @@ class Replay:
         self._written_end = self.next_number  # every number below was written
 
     def read(self, paths: list[str], advance: Callable[[int], None] = lambda size: None) -> None:
-        """Reads all files, in order; `advance` gets the bytes read. StorageError if one can't be, unless the disk
-        fails: damage."""
+        """Reads all files, in order; `advance` gets the bytes read. Raises StorageError if one can't be, unless the
+        disk fails: damage."""
         begin = progress = monotonic()
         # A kill may have left a last file without records. A whole snapshot replaces all that is recorded of queues
         # before it, so of the segments before the newest that has one, only messages matter.
@@ -157,7 +157,7 @@ class Replay:
             self._log.info(text, self._topic, len(self.segments), self.present.count(), monotonic() - begin)
 
     def _read_segment(self, path: str, is_last: bool, before_snapshot: bool) -> int:
-        """Returns the size of the file; OSError."""
+        """Returns the size of the file; raises OSError."""
         if before_snapshot and not self._checks and self._read_index(path):
             return self.segments[-1].size
         with open(path, "rb") as file:
@@ -205,7 +205,7 @@ class Replay:
         return len(data)
 
     def _read_index(self, path: str) -> bool:
-        """True if the index of a segment has replaced reading it. OSError."""
+        """True if the index of a segment has replaced reading it. Raises OSError."""
         loaded = Segment.load(path)
         if loaded is None:
             return False

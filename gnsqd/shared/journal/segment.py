@@ -95,8 +95,8 @@ class Segment:
 
     @classmethod
     def load(cls, path: str) -> "tuple[Segment, Spans] | None":
-        """Returns a segment and the numbers of its messages, by its index; None if it has none that is whole. OSError.
-        Damage of its messages is found when these are needed."""
+        """Returns a segment and the numbers of its messages, by its index; None if it has none that is whole. Raises
+        OSError. Damage of its messages is found when these are needed."""
         found = read_index(path)
         with suppress(StorageError):
             return None if found is None else cls.indexed(path, *found)
@@ -104,7 +104,7 @@ class Segment:
 
     @classmethod
     def indexed(cls, path: str, size: int, salt: int, numbers: "array[int]") -> "tuple[Segment, Spans]":
-        """Returns a segment with that index, and the numbers of its messages; StorageError."""
+        """Returns a segment with that index, and the numbers of its messages; raises StorageError."""
         due_at = _due_at(numbers)
         first, end, count, body_size, gaps_size, marks = numbers[:6]
         gaps_end = 6 + gaps_size
@@ -129,7 +129,7 @@ class Segment:
         return pairs[start::2], pairs[start + 1 :: 2]
 
     def open(self, open_file: Callable[[str, int], int]) -> None:
-        """Opens it to be read, by `open_file` as os.open does; StorageError."""
+        """Opens it to be read, by `open_file` as os.open does; raises StorageError."""
         if self._descriptor < 0:
             with failing_as_go("open", self.path):
                 self._descriptor = open_file(self.path, os.O_RDONLY)
@@ -141,7 +141,7 @@ class Segment:
 
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         """Returns (number, frames, due time) of messages in a row, from the first undamaged one at `number` or later
-        and before `end`; no frames if there is none. It must be open; StorageError if the file can't be read."""
+        and before `end`; no frames if there is none. It must be open; raises StorageError if the file can't be read."""
         with failing_as_go("read", self.path):
             return self._read(number, min(end, self.end))
 
@@ -169,7 +169,7 @@ class Segment:
     def read_records(self, number: int, end: int, size: int, skip: Callable[[int], int]) -> list[bytes]:
         """Returns the PUT payloads with messages in a row from `number` on and before `end`, whole, of about `size`
         bytes; empty if the first is damaged or missing. `skip(number)` returns the number with which the row goes on if
-        the message `number` is missing. It must be open; StorageError if the file can't be read."""
+        the message `number` is missing. It must be open; raises StorageError if the file can't be read."""
         payloads: list[bytes] = []
         end = min(end, self.end)
         with failing_as_go("read", self.path):
@@ -188,7 +188,7 @@ class Segment:
 
     def _puts(self, number: int, end: int, size: int) -> Iterator[bytes]:
         """Yields the payloads of PUT records, from the one with message `number` or a later one on, and b"" before each
-        read, of `size` bytes at least, and at each damage. OSError."""
+        read, of `size` bytes at least, and at each damage. Raises OSError."""
         entry = bisect_right(self._numbers, number) - 1
         position = self._offsets[entry] if entry >= 0 else records.FIRST_LINE_SIZE
         chunk, base = b"", position
@@ -230,7 +230,7 @@ class Segment:
 
 
 def _due_at(numbers: "array[int]") -> int:
-    """Returns where the due times begin in an index; StorageError."""
+    """Returns where the due times begin in an index; raises StorageError."""
     if len(numbers) >= 6:
         gaps_size, marks = numbers[4:6]
         due_at = 6 + gaps_size + 2 * marks
@@ -241,7 +241,7 @@ def _due_at(numbers: "array[int]") -> int:
 
 
 def read_index(path: str) -> "tuple[int, int, array[int]] | None":
-    """Returns the size, the salt and the index of a segment, None if it has no index; OSError."""
+    """Returns the size, the salt and the index of a segment, None if it has no index; raises OSError."""
     with open(path, "rb") as file:
         salt = records.parse_first_line(file.read(records.FIRST_LINE_SIZE))
         size = file.seek(0, os.SEEK_END)

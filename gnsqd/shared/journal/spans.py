@@ -220,7 +220,7 @@ class Spans:
 
     @classmethod
     def decode(cls, data: bytes) -> "Spans":
-        """Returns the spans that `encode` gave, or any, in any order; StorageError if these are not bounds."""
+        """Returns the spans that `encode` gave, or any, in any order; raises StorageError if these are not bounds."""
         if len(data) % 16:
             raise StorageError("invalid spans")
         bounds = decode_bounds(data)

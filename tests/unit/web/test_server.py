@@ -148,7 +148,7 @@ def post(size: int, *headers: bytes) -> bytes:
     return b"\r\n".join([b"POST /pub HTTP/1.1", b"Host: x", b"Content-Length: %d" % size, *headers, b"", b""])
 
 
-@pytest.mark.parametrize("limit, value", [("BATCH_BYTES", 1000), ("TURN_SECONDS", 0.0)])
+@pytest.mark.parametrize("limit, value", [("BATCH_BYTES", 1000), ("CLIENT_TURN_SECONDS", 0.0)])
 def test_others_have_turns_between_the_answers_of_a_client_that_pipelines(
     running: Running, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
