@@ -207,7 +207,8 @@ class LogConsumer(AbstractContextManager["LogConsumer"]):
             thread.start()
 
     def receive(self, timeout: float) -> list[MessageRow]:
-        """Returns messages of one node that come within `timeout` seconds; raises AdminError if none can be followed."""
+        """Returns messages of one node that come within `timeout` seconds; raises AdminError if none can be
+        followed."""
         if self._follows and self.is_over():
             raise AdminError("; ".join(map(str, self.errors.values())))
         with suppress(queue.Empty):

@@ -88,7 +88,8 @@ def load_rules(path: str) -> dict[RuleKey, RuleSettings]:
 
 
 def find_older(data_path: str) -> list[str]:
-    """Returns the metadata files of nsqd before v1.0, `nsqd.{worker id}.dat`, of the same format; raises StorageError."""
+    """Returns the metadata files of nsqd before v1.0, `nsqd.{worker id}.dat`, of the same format; raises
+    StorageError."""
     directory = data_path or "."
     with failing_as_go("open", directory), os.scandir(directory) as entries:
         return sorted(entry.name for entry in entries if re.fullmatch(_OLDER_NAME, entry.name) and entry.is_file())

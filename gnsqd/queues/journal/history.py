@@ -134,7 +134,8 @@ class TopicHistory:
         return count
 
     def begin_at(self, queue: Queue, begin: int, topic: Queue) -> None:
-        """Rewinds a queue new to the journal; then it has all that `topic` handed over. Raises StorageError. May yield."""
+        """Rewinds a queue new to the journal; then it has all that `topic` handed over. Raises StorageError. May
+        yield."""
         journal, topic_notes = self._journal, backend_of(topic).notes
         handed_over = Spans()
         notes = backend_of(queue).notes

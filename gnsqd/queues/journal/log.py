@@ -227,7 +227,8 @@ class Log:
         return min(self.tail.unconfirmed_number, self.unwritten.first, self.next_number)
 
     def sync_files(self) -> None:
-        """Makes what is written, and the names of all files, survive a loss of power; raises StorageError. May yield."""
+        """Makes what is written, and the names of all files, survive a loss of power; raises StorageError. May
+        yield."""
         for segment in self.segments.all[:]:
             self.syncer.run(sync_path, segment.path)
         self.syncer.run(sync_directory, self.data_path)

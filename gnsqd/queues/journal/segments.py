@@ -41,7 +41,8 @@ class OpenFiles:
         self._users: dict[Closable, None] = {}  # the one whose file was used the longest ago first
 
     def open(self, path: str, flags: int) -> int:
-        """Calls os.open, with mode 0600; raises OSError. Where the process may open no more, others are closed for it."""
+        """Calls os.open, with mode 0600; raises OSError. Where the process may open no more, others are closed for
+        it."""
         while True:
             try:
                 return os.open(path, flags, 0o600)
@@ -183,7 +184,8 @@ class Segments:
         return self.all[self._open_at(number)].read_records(number, end, size, skip) if self.all else []
 
     def _open_at(self, number: int) -> int:
-        """Opens the segment with message `number`, or the first behind it; returns its position. Raises StorageError."""
+        """Opens the segment with message `number`, or the first behind it; returns its position. Raises
+        StorageError."""
         position = max(bisect_right(self.all, number, key=lambda segment: segment.first) - 1, 0)
         segment = self.all[position]
         if segment is not self._reading:

@@ -317,7 +317,8 @@ class JournalStore(Store):
         return Left(journaled=left)
 
     def _write_to_disk(self, queue: Queue) -> int:
-        """Writes a queue to its disk queue; returns 0 if that has all messages, safe. Raises StorageError. May yield."""
+        """Writes a queue to its disk queue; returns 0 if that has all messages, safe. Raises StorageError. May
+        yield."""
         target = self.context.open_disk_queue(queue.name)
         progress = MoveProgress(self.log, f"JOURNAL({queue.name}): %d messages moved to the disk queue")
         turns = Turns()
