@@ -168,7 +168,7 @@ release-check: ## sdist, plain wheel and compiled wheel, each built, installed i
 	@.ci/release-check
 
 lint: ## ruff, and what may import what
-	@.ci/install --dependencies .venv dev
+	@.ci/install --dependencies .venv dev,lint
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	@PYTHONPATH=contrib .venv/bin/lint-imports --no-logo --no-cache
