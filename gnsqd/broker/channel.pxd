@@ -34,6 +34,7 @@ cdef class Channel:
     @cython.locals(candidates=list, chosen=list, taken=list, now=cython.longlong, queue=Queue, waiting=WaitingConsumers,
                    promised=Py_ssize_t, depth=Py_ssize_t, limit=Py_ssize_t, others=Py_ssize_t)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
+    cpdef list _sample(self, list messages, client, long long sample_rate)
     @cython.locals(messages=list)
     cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1
     @cython.locals(message=Message, now=cython.longlong)

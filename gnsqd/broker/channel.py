@@ -191,13 +191,13 @@ class Channel:
         now = monotonic_ns()
         while not taken:
             queue.passed_over = False
-            chosen = candidates = taken
+            candidates = taken
             depth = self._available() - promised
             if depth > 0:
                 # Ceiling of an equal share for this client, and everybody who waits or was woken for these messages.
                 others = len(waiting.line) + len(waiting.woken)
                 limit = min(window, (depth + others) // (others + 1), MAX_TAKE)
-                chosen = candidates = queue.take(limit, MAX_TAKE_BYTES)
+                candidates = queue.take(limit, MAX_TAKE_BYTES)
             if queue.passed_over:
                 self._wake_at(self.deferred.next_due)
             if not candidates:
@@ -205,8 +205,7 @@ class Channel:
                 if queue.passed_over:
                     waiting.wake(1)  # to go on behind these messages, after a turn of others
                 return taken
-            if sample_rate:
-                chosen = [message for message in candidates if random() * 100 < sample_rate]
+            chosen = self._sample(candidates, client, sample_rate)
             taken = self.in_flight.push(chosen, client.id, now, timeout)
             if queue.backend.journaled:
                 queue.backend.delivered(taken, candidates)
@@ -217,6 +216,12 @@ class Channel:
         if waiting.line:
             self._wake(queue.count() - len(waiting.woken))
         return taken
+
+    def _sample(self, messages: list[Message], client: Consumer, sample_rate: int) -> list[Message]:
+        """Returns which of the messages that were just taken from the queue `client` is to have."""
+        if not sample_rate:
+            return messages
+        return [message for message in messages if random() * 100 < sample_rate]
 
     def waits(self, client: Consumer) -> bool:
         """Puts `client`, which could take more, at the end of the line, unless it has a message promised; False if it

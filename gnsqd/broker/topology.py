@@ -20,8 +20,8 @@ class NearestFirst(WaitingConsumers):
 
 
 class TopologyChannel(Channel):
-    """Counts the messages from memory by their consumers: in the zone of this nsqd, in its region, or elsewhere. With
-    the experiment, the nearest consumers are woken first."""
+    """Counts the messages from memory by their consumers, also those outside a consumer's sample, as nsqd does: in the
+    zone of this nsqd, in its region, or elsewhere. With the experiment, the nearest consumers are woken first."""
 
     def __init__(self, topic_name: str, name: str, environment: Any, *others: Any) -> None:
         super().__init__(topic_name, name, environment, *others)
@@ -29,8 +29,7 @@ class TopologyChannel(Channel):
         if TOPOLOGY_AWARE in environment.options.experiments:
             self.waiting = NearestFirst()
 
-    def take(self, client: Consumer, window: int, timeout: int, sample_rate: int) -> list[Message]:
-        taken = super().take(client, window, timeout, sample_rate)
+    def _sample(self, messages: list[Message], client: Consumer, sample_rate: int) -> list[Message]:
         if self.queue.backend_next:  # they were in memory
-            self.local_counts[client.locality] += len(taken)
-        return taken
+            self.local_counts[client.locality] += len(messages)
+        return super()._sample(messages, client, sample_rate)
