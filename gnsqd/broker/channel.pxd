@@ -22,7 +22,7 @@ cdef class Channel:
     cdef public long long idle_since, emptied, readers
     cdef public long long message_count, finish_count, requeue_count, timeout_count
     cdef public object deferred, latencies, dead_messages, limiter, rules, configured_rules
-    cdef public object idle_timeout, idle_policy
+    cdef public object idle_timeout, idle_policy, on_taken
     cdef public Queue queue
     cdef public InFlight in_flight
     cdef object _environment, _options, _on_last_client

@@ -100,6 +100,8 @@ class Channel:
         max_attempts = 0 if is_dead_letter_topic(topic_name) else environment.options.max_attempts
         self.dead_messages = DeadMessages(max_attempts, queue, self._put_again)
         self.waiting = WaitingConsumers()
+        # Sees the messages that a consumer takes from the queue, also those outside its sample.
+        self.on_taken: Callable[[Consumer, list[Message]], None] | None = None
         self.latencies: Quantile | None = None
         if percentiles := environment.options.e2e_processing_latency_percentiles:
             self.latencies = Quantile(environment.options.e2e_processing_latency_window_time, percentiles)
@@ -205,6 +207,8 @@ class Channel:
                 if queue.passed_over:
                     waiting.wake(1)  # to go on behind these messages, after a turn of others
                 return taken
+            if self.on_taken is not None:
+                self.on_taken(client, candidates)
             if sample_rate:
                 chosen = [message for message in candidates if random() * 100 < sample_rate]
             taken = self.in_flight.push(chosen, client.id, now, timeout)

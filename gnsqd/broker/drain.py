@@ -15,6 +15,7 @@ from gevent import Greenlet, sleep
 
 from gnsqd.broker.dead_letter_format import is_dead_letter_topic
 from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Topic
 from gnsqd.gotext import format_duration
 from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.log import Logger
@@ -109,10 +110,14 @@ class Drain:
         more = f", and {len(holders) - SHOWN} more" if len(holders) > SHOWN else ""
         return f"{sum(map(_messages, holders))} messages in {len(holders)} queues: {fullest}{more}"
 
+    def _topics(self) -> Iterator[Topic]:
+        """Yields the topics; dead-letter topics, new ones included, after the topics whose messages move there."""
+        for dead in (False, True):
+            yield from [topic for topic in self._registry.topics.values() if is_dead_letter_topic(topic.name) == dead]
+
     def _holders(self) -> Iterator[Holder]:
         turns = Turns()
-        topics = sorted(self._registry.topics.values(), key=lambda topic: is_dead_letter_topic(topic.name))
-        for topic in turns.over(topics):
+        for topic in turns.over(self._topics()):
             if messages := topic.depth:
                 yield Holder(topic.name, "", messages, _remark(topic.paused, topic.channels, "no channel"))
             for channel in turns.over(list(topic.channels.values())):

@@ -20,17 +20,16 @@ class NearestFirst(WaitingConsumers):
 
 
 class TopologyChannel(Channel):
-    """Counts the messages from memory by their consumers: in the zone of this nsqd, in its region, or elsewhere. With
-    the experiment, the nearest consumers are woken first."""
+    """Counts the messages from memory by their consumers, also those outside a consumer's sample, as nsqd does: in the
+    zone of this nsqd, in its region, or elsewhere. With the experiment, the nearest consumers are woken first."""
 
     def __init__(self, topic_name: str, name: str, environment: Any, *others: Any) -> None:
         super().__init__(topic_name, name, environment, *others)
         self.local_counts = [0, 0, 0]
         if TOPOLOGY_AWARE in environment.options.experiments:
             self.waiting = NearestFirst()
+        self.on_taken = self._count
 
-    def take(self, client: Consumer, window: int, timeout: int, sample_rate: int) -> list[Message]:
-        taken = super().take(client, window, timeout, sample_rate)
+    def _count(self, client: Consumer, messages: list[Message]) -> None:
         if self.queue.backend_next:  # they were in memory
-            self.local_counts[client.locality] += len(taken)
-        return taken
+            self.local_counts[client.locality] += len(messages)

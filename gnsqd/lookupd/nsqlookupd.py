@@ -166,7 +166,8 @@ class EmbeddedLookupd(LookupdServers):
         elif channel:
             self.db.unregister(own, topic, channel)
         else:
-            for name in self.db.channel_names(topic):  # which will report themselves too late
+            registered = [name for name in self.db.channel_names(topic) if (topic, name) in own.channels]
+            for name in registered:  # which will report themselves too late
                 self.db.unregister(own, topic, name)
             self.db.unregister_topic(own, topic)
 

@@ -44,6 +44,15 @@ def test_this_daemon_is_registered_at_once_and_for_all_that_it_has(gnsqd_factory
     assert "unexpected UNREGISTER" not in nsqd.log()
 
 
+def test_end_of_a_topic_leaves_the_channels_that_are_not_of_this_daemon(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory(*EMBEDDED)
+    lookupd = EmbeddedLookupd(nsqd)
+    create(nsqd, "t", "c")
+    lookupd.ask("/channel/create?topic=t&channel=d%23ephemeral", "POST")
+    post(nsqd, "/topic/delete?topic=t")
+    assert lookupd.ask("/channels?topic=t")["channels"] == ["c", "d#ephemeral"]
+
+
 def test_other_nsqds_register_over_tcp(nsqd_factory: DaemonFactory, gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED)
     lookupd = EmbeddedLookupd(nsqd)

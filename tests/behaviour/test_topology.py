@@ -20,10 +20,10 @@ HERE = ("--topology-region=region", "--topology-zone=zone")
 KEYS = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 
 
-def consumer(stack: ExitStack, nsqd: Daemon, rdy: int, **place: str) -> Client:
+def consumer(stack: ExitStack, nsqd: Daemon, rdy: int, **settings: object) -> Client:
     """Connects a consumer that waits for messages when this returns."""
     client = stack.enter_context(Client(nsqd.tcp_address))
-    client.identify(output_buffer_timeout=-1, client_id=f"{time.monotonic_ns():020}", **place)
+    client.identify(output_buffer_timeout=-1, client_id=f"{time.monotonic_ns():020}", **settings)
     client.subscribe("t", "c", rdy)
     eventually(lambda: all(one["ready_count"] == rdy for one in nsqd.channel_stats("t", "c")["clients"]))
     time.sleep(0.05)  # until its messagePump has seen RDY; if that takes longer, it is too late for this test only
@@ -94,6 +94,17 @@ def test_messages_from_disk_are_not_counted(gnsqd_factory: DaemonFactory) -> Non
         consumer(stack, nsqd, 10, topology_zone="zone")
         eventually(lambda: counts(nsqd) == [3])
         assert local_counts(nsqd) == [None, None, None]
+
+
+def test_messages_that_are_not_in_the_sample_are_counted(gnsqd_factory: DaemonFactory) -> None:
+    nsqd = gnsqd_factory(*HERE, EXPERIMENT)
+    create(nsqd, "t", "c")
+    publish(nsqd, 50)
+    with ExitStack() as stack:
+        consumer(stack, nsqd, 100, topology_zone="zone", sample_rate=1)
+        eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 0)
+        assert local_counts(nsqd) == [50, None, None]
+        assert sum(counts(nsqd)) < 50
 
 
 def test_names_are_shown(gnsqd_factory: DaemonFactory) -> None:

@@ -6,7 +6,7 @@ from gevent import sleep, spawn
 from gnsqd.broker import drain as drain_module
 from gnsqd.broker.drain import SHOWN, Drain
 from gnsqd.broker.topic import Draining
-from unit.broker.fakes import MAX_PUT, MINUTE, Build, Fakes, eventually, settle
+from unit.broker.fakes import MAX_PUT, MINUTE, Build, Fakes, eventually, settle, take_all
 
 
 class CountedDrain(Drain):
@@ -87,6 +87,26 @@ def test_drain_that_is_cancelled_while_it_looks_does_not_finish(fakes: Build, mo
     assert drain.finished == 0
     assert not around.registry.draining
     around.registry.get_topic("t0").publish([b"x"])
+
+
+def test_dead_letter_that_moves_to_a_new_topic_meanwhile_is_found(
+    fakes: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = fakes()
+    for name in ("empty", "t"):
+        around.registry.get_topic(name).start()
+    channel = around.registry.get_topic("t").get_channel("c")
+    channel.put_messages(around.messages(b"dead"))
+
+    def move() -> None:
+        for message in take_all(channel):
+            channel.finish(99, message.id)
+            around.registry.get_topic("t.c.dead").publish([message.body])
+
+    monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", 0)
+    monkeypatch.setattr("gnsqd.hub.cooperative.yield_turn", move)
+    state = CountedDrain(around).state()
+    assert (channel.depth, state["messages"]) == (0, 1)
 
 
 def test_drain_that_is_stopped_says_no_more_and_still_refuses(fakes: Build) -> None:
