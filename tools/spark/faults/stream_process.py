@@ -33,15 +33,15 @@ _STREAM, _BATCH = "pyspark_nsq.deliveries.stream", "pyspark_nsq.deliveries.batch
 
 # Points of a stream of deliveries, in the order of a message's way.
 POINTS = {
-    "receiving": Point(_BATCH, "_Connection.read", "after"),
-    "messages in hand": Point(_BATCH, "Batch._cut", "after"),
+    "receiving": Point(_BATCH, "_BatchConnection.read", "after"),
+    "messages in hand": Point(_BATCH, "DeliveryBatch._cut", "after"),
     "planned": Point(_STREAM, "DeliveryStream.tasks", "after"),
     "handing out rows": Point(_BATCH, "DeliveryPartition.read", "before"),
     "rows handed out": Point(_BATCH, "DeliveryPartition.read", "after"),
-    "before FIN": Point(_BATCH, "Batch.finish", "before"),
-    "half of the FINs sent": Point("pyspark_nsq.client", "Client.finish_joined", "halfway"),
-    "FINs not confirmed": Point("pyspark_nsq.client", "Client.finish_confirmed", "before"),
-    "after FIN": Point(_BATCH, "Batch.finish", "after"),
+    "before FIN": Point(_BATCH, "DeliveryBatch.finish", "before"),
+    "half of the FINs sent": Point("pyspark_nsq.client", "SourceClient.finish_joined", "halfway"),
+    "FINs not confirmed": Point("pyspark_nsq.client", "SourceClient.finish_confirmed", "before"),
+    "after FIN": Point(_BATCH, "DeliveryBatch.finish", "after"),
 }
 
 _RANGE_READER, _RANGE_NODE = "pyspark_nsq.ranges.range_stream", "pyspark_nsq.ranges.node"
@@ -50,10 +50,10 @@ _RANGE_TASK = "pyspark_nsq.ranges.reading"
 # The same for a stream of ranges.
 RANGE_POINTS = {
     "range planned": Point(_RANGE_READER, "RangeStream.tasks", "after"),
-    "range asked for": Point(_RANGE_NODE, "Node.messages", "after"),
+    "range asked for": Point(_RANGE_NODE, "LogNode.messages", "after"),
     "some rows made": Point(_RANGE_TASK, "RangePartition._rows", "after"),
     "channels not advanced": Point(_RANGE_READER, "RangeStream.commit", "before"),
-    "one channel advanced": Point(_RANGE_NODE, "Node.advance", "after"),
+    "one channel advanced": Point(_RANGE_NODE, "LogNode.advance", "after"),
     "channels advanced": Point(_RANGE_READER, "RangeStream.commit", "after"),
 }
 
