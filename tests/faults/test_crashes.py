@@ -28,11 +28,11 @@ def bugs(tmp_path: Path) -> Bugs:
 
 
 def nothing(nsqd: Daemon) -> None:
-    """The greenlet is there already."""
+    """Is for a greenlet that runs already."""
 
 
 def ask(request: str) -> Callable[[Daemon], None]:
-    """What makes one start, perhaps never to be answered."""
+    """Returns a function that makes a greenlet start by a request, which may never be answered."""
 
     def send(nsqd: Daemon) -> None:
         open_socket(nsqd.http_address, DEADLINE).sendall(head(request, "Content-Length: 0"))
@@ -41,13 +41,13 @@ def ask(request: str) -> Callable[[Daemon], None]:
 
 
 def leave(nsqd: Daemon) -> None:
-    """The last client of an ephemeral channel."""
+    """Is the last client of an ephemeral channel."""
     with Client(nsqd.tcp_address) as client:
         client.subscribe("other", "c#ephemeral")
 
 
 def ask_nsqlookupd(nsqd: Daemon) -> None:
-    """For the channels of a new topic."""
+    """Makes the daemon ask for the channels of a new topic."""
     eventually(lambda: "): peer info " in nsqd.log())
     ask("POST /topic/create?topic=new")(nsqd)
 

@@ -4,16 +4,16 @@ Whatever is refused and in whatever words is judged on both by the same lines; w
 loses, the test says so.
 """
 
-import json
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from faults.test_disk_faults import errors
 from kit.account import VERBS, Account, drain
 from kit.daemons import Daemon, StartFailed, eventually, own_command
 from kit.http_api import ask, topic_stats
@@ -27,13 +27,6 @@ MAX_SIZE = "--max-msg-size=20000"
 only_gnsqd = pytest.mark.parametrize("daemon_command", ["gnsqd"], indirect=True)
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    disk = SmallDisk(tmp_path / "small", size=1 << 20, inodes=100)
-    yield disk
-    disk.close()
-
-
 @pytest.fixture(params=["gnsqd", pytest.param("nsqd", marks=pytest.mark.peer)])
 def daemon_command(request: pytest.FixtureRequest, disk: SmallDisk, peer_binary: Callable[[str], Path]) -> list[str]:
     return disk.inside(own_command() if request.param == "gnsqd" else [str(peer_binary("nsqd"))])
@@ -41,7 +34,6 @@ def daemon_command(request: pytest.FixtureRequest, disk: SmallDisk, peer_binary:
 
 @pytest.fixture
 def start(nsqd_factory: DaemonFactory, disk: SmallDisk) -> Callable[..., Daemon]:
-    """Start a daemon on the small disk."""
     return lambda *flags: nsqd_factory(*flags, MAX_SIZE, data_path=disk.path)
 
 
@@ -50,7 +42,7 @@ def is_ours(nsqd: Daemon) -> bool:
 
 
 def health(nsqd: Daemon) -> str:
-    """What all sources report; AssertionError if they differ."""
+    """Returns what all sources report; raises AssertionError if they differ."""
     text: str = nsqd.stats()["health"]
     healthy = text == "OK"
     assert ask(nsqd, "GET /ping") == (200 if healthy else 500, text)
@@ -59,19 +51,14 @@ def health(nsqd: Daemon) -> str:
 
 
 def gets_well(nsqd: Daemon) -> None:
-    """Ours by itself; the real one only with a publisher's help."""
+    """Waits until ours gets well, which the real one does only with a publisher's help."""
     if is_ours(nsqd):
         eventually(lambda: nsqd.stats()["health"] == "OK")
     assert (health(nsqd) == "OK") == is_ours(nsqd)
 
 
-def errors(nsqd: Daemon) -> list[str]:
-    """The ERROR lines so far, without their time; except those about a stale meta file that promised too few."""
-    return re.findall(r"ERROR: (?!DISKQUEUE.* negative depth at tail)(.*)", nsqd.log())
-
-
 def no_trace(nsqd: Daemon, disk: SmallDisk) -> None:
-    """Ours leaves nothing bad and nothing temporary."""
+    """Looks for bad and temporary files, of which ours leaves none."""
     assert not [name for name in disk.names() if name.endswith((".bad", ".tmp"))] or not is_ours(nsqd)
 
 
@@ -167,7 +154,7 @@ def in_memory(stats: dict[str, Any]) -> int:
 @only_gnsqd
 @pytest.mark.parametrize("relief", ["space", "consumers"])
 def test_nothing_is_lost_when_channels_overflow(disk: SmallDisk, start: DaemonFactory, relief: str) -> None:
-    """The real nsqd drops what a channel can't write, though the publishers received OK."""
+    # The real nsqd drops what a channel can't write, though the publishers received OK.
     nsqd = start("--mem-queue-size=5", "--max-bytes-per-file=30000")
     account = Account(nsqd, "t")
     create(nsqd, "t", "c", "d")
@@ -197,7 +184,7 @@ def test_nothing_is_lost_when_channels_overflow(disk: SmallDisk, start: DaemonFa
 @only_gnsqd
 @pytest.mark.parametrize("end", [Daemon.terminate, Daemon.kill])
 def test_what_is_on_a_full_disk_survives(disk: SmallDisk, start: DaemonFactory, end: Callable[[Daemon], int]) -> None:
-    """The real nsqd, which can't write its meta files then, starts with empty queues."""
+    # The real nsqd, which can't write its meta files then, starts with empty queues.
     nsqd = start("--mem-queue-size=0", "--max-bytes-per-file=10000")
     accounts = {verb: Account(nsqd, topic) for verb, topic in [("PUB", "a"), ("MPUB", "b"), ("/pub", "c")]}
     fresh = Account(nsqd, "fresh")
@@ -226,7 +213,7 @@ def test_what_is_on_a_full_disk_survives(disk: SmallDisk, start: DaemonFactory, 
 
 
 def records(path: Path) -> list[bytes]:
-    """The bodies of the whole records in a data file."""
+    """Returns the bodies of the whole records in a data file."""
     data, bodies = path.read_bytes(), []
     while len(data) >= 4 and len(data) >= 4 + (size := struct.unpack_from(">i", data)[0]) >= 30:
         bodies.append(data[30 : 4 + size])
@@ -265,34 +252,18 @@ def test_exit_keeps_what_fits_and_names_the_rest(disk: SmallDisk, start: DaemonF
         assert code == 0
 
 
-@only_gnsqd
-def test_ranges_of_a_full_disk_are_read_and_make_room(disk: SmallDisk, start: DaemonFactory) -> None:
-    nsqd = start("--durability=process", "--max-bytes-per-file=50000")
-    create(nsqd, "t", "c")
-    assert ask(nsqd, "GET /topic/range?topic=t")[0] == 200  # the name of the log has to be written
-    while ask(nsqd, "POST /pub?topic=t", bytes(5000))[0] == 200:
-        pass
-    next_number = json.loads(ask(nsqd, "GET /topic/range?topic=t")[1])["next"]
-    status, _, lines = nsqd.http("GET", "/topic/messages?topic=t&from=1")
-    assert (status, lines.count(b"\n")) == (200, next_number - 1)
-    path = f"/channel/advance?topic=t&channel=c&to={next_number}"
-    assert json.loads(post(nsqd, path)) == {"messages": next_number - 1, "position": next_number}
-    assert ask(nsqd, "POST /pub?topic=t", bytes(5000)) == (200, "OK")
-
-
 @pytest.fixture(params=["full", "read-only"])
 def spoil(request: pytest.FixtureRequest, disk: SmallDisk) -> Callable[[], Callable[[], object]]:
-    """Lets nothing be written any more; returns what lets it again."""
+    """Returns a function that lets nothing be written any more, and returns one that lets it again."""
 
-    def fill() -> Callable[[], object]:
-        disk.fill()
-        return disk.free
-
-    def remount() -> Callable[[], object]:
+    def spoil() -> Callable[[], object]:
+        if request.param == "full":
+            disk.fill()
+            return disk.free
         assert disk.remount("ro")
         return partial(disk.remount, "rw")
 
-    return {"full": fill, "read-only": remount}[request.param]
+    return spoil
 
 
 @only_gnsqd
@@ -306,7 +277,7 @@ def test_consumers_drain_such_a_disk_after_a_start(
     end: Callable[[Daemon], object],
     disk: SmallDisk,
 ) -> None:
-    """The real nsqd does not start there."""
+    # The real nsqd does not start there.
     nsqd = start("--mem-queue-size=0", f"--durability={durability}")
     account = Account(nsqd, "t")
     create(nsqd, "t", "c")
