@@ -28,7 +28,7 @@ def bugs(tmp_path: Path) -> Bugs:
 
 
 def nothing(nsqd: Daemon) -> None:
-    """Is for a greenlet that runs already."""
+    """Does nothing, as the greenlet runs already."""
 
 
 def ask(request: str) -> Callable[[Daemon], None]:
@@ -41,7 +41,7 @@ def ask(request: str) -> Callable[[Daemon], None]:
 
 
 def leave(nsqd: Daemon) -> None:
-    """Is the last client of an ephemeral channel."""
+    """Leaves an ephemeral channel without a client."""
     with Client(nsqd.tcp_address) as client:
         client.subscribe("other", "c#ephemeral")
 
