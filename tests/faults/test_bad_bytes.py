@@ -88,12 +88,6 @@ commands = st.one_of(
     st.sampled_from([b"NOP\n", b"CLS\n", b"\n", b"\r\n", b"AUTH\n\x00\x00\x00\x01x", b"WHAT\n"]),
 )
 sessions = st.lists(commands, min_size=1, max_size=8).map(lambda parts: b"  V2" + b"".join(parts))
-VALID = [
-    b'  V2IDENTIFY\n\x00\x00\x00\x16{"client_id":"golden"}SUB t c\nRDY 5\nPUB t\n\x00\x00\x00\x05hello',
-    b"  V2PUB t\n\x00\x00\x00\x05helloMPUB t\n\x00\x00\x00\x0f\x00\x00\x00\x02\x00\x00\x00\x011\x00\x00\x00\x0222",
-    b"  V2SUB u#ephemeral c#ephemeral\nRDY 1\nDPUB u#ephemeral 1\n\x00\x00\x00\x05laterNOP\nCLS\n",
-    b"  V2SUB t c\nFIN 0123456789abcdef\nREQ 0123456789abcdef 0\nTOUCH 0123456789abcdef\nCLS\nPUB t\n\x00\x00\x00\x01x",
-]
 edits = st.lists(
     st.tuples(st.sampled_from(["flip", "insert", "delete", "repeat"]), st.integers(0, 10_000), st.binary(max_size=4)),
     min_size=1,
@@ -121,7 +115,7 @@ def liar(line: bytes, sizes: tuple[int, int, int]) -> bytes:
 
 anything = st.one_of(
     st.tuples(st.sampled_from([b"", b"  V2"]), st.binary(max_size=300)).map(b"".join),
-    st.builds(edit, st.sampled_from(VALID) | sessions, edits),
+    st.builds(edit, sessions, edits),
     st.builds(lambda session, end: session[: end % (len(session) + 1)], sessions, st.integers(0, 2000)),
     st.builds(
         liar,

@@ -7,7 +7,6 @@ loses, the test says so.
 import re
 import struct
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,15 @@ def gets_well(nsqd: Daemon) -> None:
     assert (health(nsqd) == "OK") == is_ours(nsqd)
 
 
-def no_trace(nsqd: Daemon, disk: SmallDisk) -> None:
-    """Looks for bad and temporary files, of which ours leaves none."""
+def exits_without_a_trace(nsqd: Daemon, disk: SmallDisk) -> None:
+    """Ends the daemon and looks for bad and temporary files, of which ours leaves none."""
+    assert nsqd.terminate() == 0
     assert not [name for name in disk.names() if name.endswith((".bad", ".tmp"))] or not is_ours(nsqd)
+
+
+def restore(disk: SmallDisk) -> None:
+    assert disk.remount("rw")
+    disk.free()
 
 
 FULL = ": no space left on device"
@@ -104,8 +109,7 @@ def test_publishers_get_errors_and_it_recovers(disk: SmallDisk, start: DaemonFac
     post(nsqd, "/topic/pause?topic=late")
     if how == "read-only":
         eventually(lambda: [line for line in errors(nsqd) if line.startswith("failed to persist metadata - open ")])
-        assert disk.remount("rw")
-    disk.free()
+    restore(disk)
     gets_well(nsqd)
     for verb in VERBS:
         assert account.publish(verb, 6000)
@@ -116,34 +120,7 @@ def test_publishers_get_errors_and_it_recovers(disk: SmallDisk, start: DaemonFac
     assert topic_stats(nsqd.restart(), "late")["paused"]
     for each in (account, new, in_memory):
         each.settle()
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
-
-
-def test_what_was_acknowledged_comes_whatever_was_refused(disk: SmallDisk, start: DaemonFactory) -> None:
-    nsqd = start("--mem-queue-size=2", "--max-bytes-per-file=30000")
-    # The real nsqd is slow to look for deferred messages in a new channel (NSQD-COMPAT 0.1 item 1).
-    delay = int(is_ours(nsqd))
-    accounts = {verb: Account(nsqd, f"t{number}", delay=delay) for number, verb in enumerate(VERBS)}
-    sizes = [(10,), (700, 700, 700), (9000, 10), (100, 15000, 50)]
-
-    def publish() -> None:
-        for sizes_at_once in sizes:
-            for verb, account in accounts.items():
-                account.publish(verb, *sizes_at_once)
-
-    publish()
-    assert not any(account.refused for account in accounts.values())
-    disk.fill(leave=12)
-    for _ in range(4):
-        publish()
-    assert all(len(account.refused) > 3 for account in accounts.values())
-    disk.free()
-    publish()
-    for account in accounts.values():
-        account.settle()
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
+    exits_without_a_trace(nsqd, disk)
 
 
 def in_memory(stats: dict[str, Any]) -> int:
@@ -177,8 +154,7 @@ def test_nothing_is_lost_when_channels_overflow(disk: SmallDisk, start: DaemonFa
     for verb in VERBS:
         assert account.publish(verb, 10)
     assert sorted(drain(nsqd, "t")) == sorted(account.acknowledged[-len(VERBS) :])
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
+    exits_without_a_trace(nsqd, disk)
 
 
 @only_gnsqd
@@ -186,7 +162,7 @@ def test_nothing_is_lost_when_channels_overflow(disk: SmallDisk, start: DaemonFa
 def test_what_is_on_a_full_disk_survives(disk: SmallDisk, start: DaemonFactory, end: Callable[[Daemon], int]) -> None:
     # The real nsqd, which can't write its meta files then, starts with empty queues.
     nsqd = start("--mem-queue-size=0", "--max-bytes-per-file=10000")
-    accounts = {verb: Account(nsqd, topic) for verb, topic in [("PUB", "a"), ("MPUB", "b"), ("/pub", "c")]}
+    accounts = {verb: Account(nsqd, f"t{number}") for number, verb in enumerate(VERBS)}
     fresh = Account(nsqd, "fresh")
 
     def publish(count: int) -> None:
@@ -208,8 +184,7 @@ def test_what_is_on_a_full_disk_survives(disk: SmallDisk, start: DaemonFactory, 
     for account in [*accounts.values(), fresh]:
         account.settle()
     assert errors(nsqd) == []
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
+    exits_without_a_trace(nsqd, disk)
 
 
 def records(path: Path) -> list[bytes]:
@@ -246,36 +221,21 @@ def test_exit_keeps_what_fits_and_names_the_rest(disk: SmallDisk, start: DaemonF
         nsqd.start()
         account.settle(lost=lost)
         assert errors(nsqd) == []
-        assert nsqd.terminate() == 0
-        no_trace(nsqd, disk)
+        exits_without_a_trace(nsqd, disk)
     else:
         assert code == 0
 
 
-@pytest.fixture(params=["full", "read-only"])
-def spoil(request: pytest.FixtureRequest, disk: SmallDisk) -> Callable[[], Callable[[], object]]:
-    """Returns a function that lets nothing be written any more, and returns one that lets it again."""
-
-    def spoil() -> Callable[[], object]:
-        if request.param == "full":
-            disk.fill()
-            return disk.free
-        assert disk.remount("ro")
-        return partial(disk.remount, "rw")
-
-    return spoil
+full_or_read_only = pytest.mark.parametrize("how", ["full", "read-only"])
 
 
 @only_gnsqd
+@full_or_read_only
 @pytest.mark.parametrize(
     "durability, end", [("none", Daemon.terminate), ("none", Daemon.kill), ("process", Daemon.kill)]
 )
 def test_consumers_drain_such_a_disk_after_a_start(
-    start: DaemonFactory,
-    spoil: Callable[[], Callable[[], object]],
-    durability: str,
-    end: Callable[[Daemon], object],
-    disk: SmallDisk,
+    disk: SmallDisk, start: DaemonFactory, how: str, durability: str, end: Callable[[Daemon], object]
 ) -> None:
     # The real nsqd does not start there.
     nsqd = start("--mem-queue-size=0", f"--durability={durability}")
@@ -285,7 +245,8 @@ def test_consumers_drain_such_a_disk_after_a_start(
     post(nsqd, "/channel/rules?topic=t&channel=c&rate=1000")
     end(nsqd)
     account.disconnect()
-    restore = spoil()
+    spoil, *_ = REFUSING[how]
+    spoil(disk)
     nsqd.start()
     assert "persist" not in "".join(errors(nsqd))
     with Client(nsqd.tcp_address) as client:
@@ -297,20 +258,19 @@ def test_consumers_drain_such_a_disk_after_a_start(
         bodies = {message.body for message in received}
         assert not account.publish("PUB", 15000)
         assert re.search(": (no space left on device|read-only file system)$", account.error)
-    restore()
+    restore(disk)
     gets_well(nsqd)
     assert account.publish("PUB", 100)
     account.disconnect()
     bodies |= set(drain(nsqd, "t"))
     assert bodies >= set(account.acknowledged)
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
+    exits_without_a_trace(nsqd, disk)
 
 
-def test_a_first_start_needs_a_disk_that_can_be_written_to(
-    disk: SmallDisk, start: DaemonFactory, spoil: Callable[[], Callable[[], object]]
-) -> None:
-    spoil()
+@full_or_read_only
+def test_a_first_start_needs_a_disk_that_can_be_written_to(disk: SmallDisk, start: DaemonFactory, how: str) -> None:
+    spoil, *_ = REFUSING[how]
+    spoil(disk)
     with pytest.raises(StartFailed, match="exited with 1:") as failed:
         start()
     file = rf"{re.escape(str(disk.path))}/nsqd\.dat\.\d+\.tmp"
