@@ -82,11 +82,7 @@ def restart(nsqd: Daemon) -> None:
     assert re.search(r"NSQ: \d queues could not be synced to disk and may lose messages or repeat them", nsqd.log())
 
 
-def kill(nsqd: Daemon) -> None:
-    nsqd.kill()
-
-
-@pytest.mark.parametrize("then", [go_on, restart, kill])
+@pytest.mark.parametrize("then", [go_on, restart, Daemon.kill])
 def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then: Callable[[Daemon], None]) -> None:
     """Lets all steps fail at a time, each for a topic of its own, some of whose messages were written before."""
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000", "--sync-every=4", "--sync-timeout=100ms")
@@ -241,18 +237,13 @@ def listed(nsqd: Daemon) -> set[str]:
     return {topic["name"] for topic in topics}.union(channels)
 
 
-METADATA: dict[str, Rule] = {
-    "open": {"call": "create", "name": "nsqd.dat.*.tmp", "error": "EMFILE"},
-    "write": {"call": "write", "name": "nsqd.dat.*.tmp", "error": "ENOSPC", "after": 20},
-    "sync": {"call": "fsync", "name": "nsqd.dat.*.tmp", "error": "EIO"},
-    "rename": {"call": "rename", "name": "nsqd.dat.*.tmp", "error": "EIO"},
-}
-TEXTS = {
-    "open": "open $F: too many open files",
-    "write": "write $F: no space left on device",
-    "sync": "sync $F: input/output error",
-    "rename": "rename $F $D/nsqd.dat: input/output error",
-}
+# What fails, and the end of the line about it.
+METADATA: list[tuple[Rule, str]] = [
+    ({"call": "create", "error": "EMFILE"}, "open $F: too many open files"),
+    ({"call": "write", "error": "ENOSPC", "after": 20}, "write $F: no space left on device"),
+    ({"call": "fsync", "error": "EIO"}, "sync $F: input/output error"),
+    ({"call": "rename", "error": "EIO"}, "rename $F $D/nsqd.dat: input/output error"),
+]
 
 
 def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults) -> None:
@@ -262,11 +253,12 @@ def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults)
     create(nsqd, "gone")
     eventually(lambda: listed(nsqd) == {"old", "gone"})
     # Creating and deleting go on; nsqd.dat stays as it was.
-    for step, rule in METADATA.items():
-        faults.set(rule)
-        new = Account(nsqd, f"new-{step}")
+    for rule, text in METADATA:
+        error = f"failed to persist metadata - {text}"
+        faults.set(Rule(name="nsqd.dat.*.tmp", **rule))
+        new = Account(nsqd, f"new-{rule['call']}")
         assert new.publish("PUB", 10)
-        eventually(lambda text=TEXTS[step]: f"failed to persist metadata - {text}" in errors(nsqd))  # type: ignore[misc]
+        eventually(lambda: error in errors(nsqd))  # noqa: B023
         assert ask(nsqd, "POST /topic/delete?topic=gone")[0] in (200, 404)
         eventually(lambda: not list(nsqd.data_path.glob("*.tmp")), "no temporary file")
         assert listed(nsqd) == {"old", "gone"}
@@ -274,14 +266,14 @@ def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults)
     new.disconnect()
     account.disconnect()
     nsqd.terminate()
-    assert errors(nsqd)[-1] == f"failed to persist metadata - {TEXTS[step]}"
+    assert errors(nsqd)[-1] == error
     # So does a start.
     path = nsqd.data_path / "nsqd.dat"
     path.write_bytes(path.read_bytes().replace(b"1.3.0", b"1.2.1"))
-    for step, rule in METADATA.items():
-        faults.set(rule)
+    for rule, text in METADATA:
+        faults.set(Rule(name="nsqd.dat.*.tmp", **rule))
         nsqd.restart()
-        assert errors(nsqd) == [f"failed to persist metadata - {TEXTS[step]}"]
+        assert errors(nsqd) == [f"failed to persist metadata - {text}"]
     assert listed(nsqd) == {"old", "gone"}
     faults.set()
     eventually(lambda: b"1.3.0" in path.read_bytes(), "it is tried again")  # the real nsqd waits for a change
