@@ -5,6 +5,7 @@ or for ever: with the real one nobody has to hurry with the magic or anything ov
 there is a minute for what test_limits.py has. That they do not hold up the exit is in behaviour/test_exit.py.
 """
 
+import re
 import socket
 import struct
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from kit.certificates import issue
 from kit.daemons import DEADLINE, Address, Daemon, eventually, open_socket, own_command
 from kit.http_api import head
 from kit.nsq_client import Client, sized
-from kit.observers import GoodClients, goroutines, resident_bytes, served, sockets
+from kit.observers import GoodClients, resident_bytes, served, sockets
 from kit.traffic import DaemonFactory, create, post, publish
 from kit.upgraded_client import Deflate, Snappy, UpgradedClient, tls_client_context
 
@@ -153,6 +154,14 @@ class Crowd:
             if number % 2:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
+
+
+def goroutines(daemon: Daemon) -> int:
+    """Returns how many goroutines the real daemon has, or greenlets ours."""
+    text = daemon.http("GET", "/debug/pprof/goroutine?debug=1")[2]
+    match = re.match(rb"goroutine profile: total (\d+)\n", text)
+    assert match, text[:100]
+    return int(match[1])
 
 
 @pytest.fixture

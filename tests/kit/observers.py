@@ -126,14 +126,6 @@ def sockets(daemon: Daemon) -> int:
     return sum(file.startswith("socket:") for file in open_files(daemon.pid))
 
 
-def goroutines(daemon: Daemon) -> int:
-    """Returns how many goroutines the real daemon has, or greenlets ours."""
-    text = daemon.http("GET", "/debug/pprof/goroutine?debug=1")[2]
-    match = re.match(rb"goroutine profile: total (\d+)\n", text)
-    assert match, text[:100]
-    return int(match[1])
-
-
 def opened(directory: Path) -> int:
     """Returns how many descriptors this process has for the directory and its files."""
     return sum(Path(file).is_relative_to(directory) for file in open_files("self"))
