@@ -41,7 +41,7 @@ _START = """\
 
 
 def _add_menu(app: Any, docname: str, source: list[str]) -> None:
-    """Each chapter of the index is a caption of the menu, and what it lists an entry."""
+    """Makes each chapter of the index a caption of the menu, and each page that it lists an entry."""
     if docname == root_doc:
         for chapter in source[0].split("\n## ")[1:]:
             caption, _, text = chapter.partition("\n")
@@ -50,7 +50,7 @@ def _add_menu(app: Any, docname: str, source: list[str]) -> None:
 
 
 def _add_reference(app: Any, docname: str, source: list[str]) -> None:
-    """All commands of gnsqadmin with their options stand on the site alone."""
+    """Adds all commands of gnsqadmin with their options, which stand on the site alone."""
     if docname == "contrib/docs/gnsqadmin":
         sys.path.append(str(Path(app.srcdir) / "tools"))
         from documents.write_gnsqadmin import reference

@@ -60,7 +60,8 @@ class DiskqueueReader(DataSourceReader):
 
 
 def _columns(schema: StructType) -> list[str]:
-    """The columns to read: all of them, or those of a schema that the user gave; OptionError if it has others."""
+    """Returns the columns to read: all of them, or those of a schema that the user gave; raises OptionError if it has
+    others."""
     types = {field.name: field.dataType for field in schema_of(DDL).fields}
     for field in schema.fields:
         if types.get(field.name) != field.dataType:

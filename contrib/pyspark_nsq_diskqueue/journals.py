@@ -26,7 +26,7 @@ class JournalQueue(NamedTuple):
 
 
 class SegmentPlan(NamedTuple):
-    """What is to be read of a segment, up to `end`; some `gaps` are known already."""
+    """The part of a segment that is to be read, up to `end`; some `gaps` are known already."""
 
     path: str
     end: int
@@ -35,7 +35,8 @@ class SegmentPlan(NamedTuple):
 
 
 def replay_journals(found: DataDirectory, topics: Collection[str]) -> dict[str, Replay] | None:
-    """Replays journals, by topic; None if a daemon has added or deleted segments meanwhile. StorageError."""
+    """Replays journals, by topic; None if a daemon has added or deleted segments meanwhile. Raises StorageError if one
+    cannot be read."""
     journals = {name: journal for name, journal in found.journals.items() if not topics or name in topics}
     replays = {name: _replay(journal) for name, journal in journals.items()}
     files = _files(found)
@@ -55,7 +56,8 @@ def _replay(journal: StoredJournal) -> Replay:
 def plan_journal(
     journal: StoredJournal, replay: Replay, everything: bool, channels: Collection[str]
 ) -> Iterator[SegmentPlan]:
-    """Plans what the queues of these channels, or all, have unread; `everything`: each message once. OptionError."""
+    """Plans what the queues of these channels, or all, have unread; `everything`: each message once. Raises OptionError
+    if both are given."""
     if everything and channels:
         raise OptionError(
             f"{journal.directory} has a journal of {journal.topic}, where a message is once for all channels: "
@@ -94,7 +96,7 @@ def _within(pairs: list[tuple[int, int]], first: int, end: int) -> dict[int, int
 
 
 def were_finished(directory: str, topic: str, numbers: Spans) -> bool:
-    """True if a running gnsqd has dropped these messages, and not moved them: no segment has any. StorageError."""
+    """True if a running gnsqd has dropped these messages, and not moved them: no segment has any."""
     journal = list_directory(directory).journals.get(topic)
     if journal is None or not is_held(directory):
         return False

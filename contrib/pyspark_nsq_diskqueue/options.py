@@ -76,7 +76,7 @@ OPTIONS = table_of(DiskqueueSettings)
 
 
 def parse(options: Mapping[str, str]) -> DiskqueueSettings:
-    """OptionError for what cannot be obeyed."""
+    """Returns the values of the options; raises OptionError for one that cannot be obeyed."""
     settings = DiskqueueSettings(**read_values(options, READ, OPTIONS))
     if not settings.all_paths:
         raise missing("'path'", options, "the data directory of an nsqd")

@@ -1,4 +1,4 @@
-"""Which files are to be read, and from where: what the driver finds out before the job.
+"""The files to be read, and from where: the driver finds that out before the job.
 
 A path is a data directory, a pattern that matches some, or one for single files of queues. A queue is read as gnsqd
 would when it starts: from the read position in the meta file to the real end, or everything when there is no usable
@@ -32,12 +32,12 @@ _PAUSE = 0.05  # seconds; a daemon that deletes a file records it in meta right 
 
 
 class DataDirectoryError(NsqSourceError):
-    """What `path` names cannot be read at all: it is not a data directory, or a file cannot be opened."""
+    """A path cannot be read at all: it is not a data directory, or a file cannot be opened."""
 
 
 @dataclass(frozen=True)
 class FileTask:
-    """What one task reads: a part of a file. `channel` is None for the queue of a topic; positions in bytes.
+    """The part of a file that one task reads. `channel` is None for the queue of a topic; positions in bytes.
 
     `end` is where the file ended when it was listed, `promised` how far it goes at least, according to meta. A piece of
     a record at the end, from `unfinished_from` on, is being written, or was when the daemon was killed. `missing` is
@@ -71,7 +71,7 @@ class FileTask:
         return self.queue.partition(":")[2] or None
 
     def was_read_meanwhile(self) -> bool:
-        """Whether a daemon has read the file to its end since, and deleted it."""
+        """Returns True if a daemon has read the file to its end since, and deleted it."""
         file = parse_queue_file(self.file)
         meta = _read_meta(StoredQueue(self.directory, self.queue))
         if meta is None or file is None or file.number is None or file.is_bad:
@@ -82,10 +82,8 @@ class FileTask:
 def plan(
     paths: Iterable[str], *, everything: bool = False, topics: Collection[str] = (), channels: Collection[str] = ()
 ) -> list[FileTask]:
-    """The files to read, each once; DataDirectoryError. Empty `topics` and `channels` mean all.
-
-    `everything`: all that is in the data files, not only what is unread.
-    """
+    """Returns the files to read, each once. Empty `topics` and `channels` mean all; `everything`: all that is in the
+    data files, not only what is unread. Raises DataDirectoryError if something cannot be read."""
     found: dict[str, FileTask] = {}
     try:
         for directory, names in itertools.chain.from_iterable(map(_expand, paths)):
@@ -102,7 +100,7 @@ def _is_any_of(name: str | None, names: Collection[str]) -> bool:
 
 
 def _choose(task: FileTask, names: Collection[str] | None) -> FileTask | None:
-    """The task if it is needed. Messages that the side file holds back count only if that file is also read."""
+    """Returns the task if it is needed. Messages that the side file holds back count only if that file is also read."""
     if names is None:
         return None if task.file.endswith(_BAD) else task
     if task.file not in names:
@@ -112,8 +110,8 @@ def _choose(task: FileTask, names: Collection[str] | None) -> FileTask | None:
 
 
 def _expand(path: str) -> Iterator[tuple[str, Collection[str] | None]]:
-    """The directories under a path or that match it, each with the names of the files to take from it, None for all
-    except files that were set aside; DataDirectoryError if there are none."""
+    """Yields the directories under a path or that match it, each with the names of the files to take from it, None for
+    all except files that were set aside. Raises DataDirectoryError if there are none."""
     local = os.path.abspath(path.removeprefix("file://").removeprefix("file:"))  # tasks may run in another directory
     if os.path.isdir(local):
         yield local, None
@@ -142,13 +140,13 @@ def _is_data_directory(path: str) -> bool:
 
 
 def _is_of_queue(name: str) -> bool:
-    """Whether a file belongs to a queue, also if it was set aside."""
+    """Returns True if a file belongs to a queue, also if it was set aside."""
     file = parse_queue_file(name)
     return parse_segment_name(name) is not None or (file is not None and (file.number is not None or file.kind != ""))
 
 
 def _read_meta(queue: StoredQueue) -> Meta | None:
-    """None if there is none that makes sense: then every message counts as unread. DataDirectoryError."""
+    """Returns None if there is none that makes sense: then every message counts as unread."""
     try:
         return queue.read_meta()
     except StorageError:

@@ -1,4 +1,4 @@
-"""What a task does: reads its file in chunks, and makes an Arrow batch of each.
+"""The work of a task: it reads its file in chunks, and makes an Arrow batch of each.
 
 The columns begin with those of `format("nsq")`, so that what works on its frames works on these. There, `nsqd` is where
 a message comes from; here that is the data directory.
@@ -55,7 +55,8 @@ def _describe(gap: Gap) -> str:
 
 
 def read_task(task: FileTask, corruption: str, max_msg_size: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, by `ARROW_SCHEMA`; CorruptionError if `corruption` is "fail", DataDirectoryError."""
+    """Yields the rows of a task, by `ARROW_SCHEMA`. Raises CorruptionError for damage if `corruption` is "fail", and
+    DataDirectoryError if the file cannot be read."""
     for found in _find(task, max_msg_size + MIN_RECORD_SIZE):
         if isinstance(found, pa.RecordBatch):
             yield found
@@ -91,7 +92,7 @@ def _find(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | Gap]:
 
 
 def _read_held(task: FileTask) -> Iterator[pa.RecordBatch | Gap]:
-    """The messages that a side file holds back."""
+    """Yields the messages that a side file holds back."""
     due_times = read_due_times(task.path)
     held: list[tuple[int, bytes]] = []
     size = 0
@@ -132,7 +133,7 @@ def _read_records(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | Ga
 
 
 def _rows(task: FileTask, run: RecordRun, due_times: DueTimesFile) -> Iterator[pa.RecordBatch]:
-    """The messages of whole records, without messages that the side file holds back."""
+    """Yields the messages of whole records, without messages that the side file holds back."""
     data, edges = run.data, run.edges
     begins = pc.add(pa.array(edges[:-1], pa.int64()), run.begin)
     if not due_times.due and not due_times.held:
@@ -147,7 +148,7 @@ def _rows(task: FileTask, run: RecordRun, due_times: DueTimesFile) -> Iterator[p
 def _message_rows(
     task: FileTask, data: bytes, edges: Sequence[int], positions: pa.Array, dues: Sequence[int | None] = ()
 ) -> pa.RecordBatch:
-    """The messages of records that are one behind the other in `data`.
+    """Returns the messages of records that follow each other in `data`.
 
     `edges` is where each record begins, and where the last one ends; `positions` where they stand in the file; `dues`
     has an entry (ns or None) for each, or none at all.
@@ -194,7 +195,7 @@ class _Rows:
 
 
 def _read_segment(task: FileTask, plan: SegmentPlan) -> Iterator[pa.RecordBatch | Gap]:
-    """The messages of a segment, for each of its queues, and what is damaged there. It has 64 MiB at most."""
+    """Yields the messages of a segment, for each of its queues, and what is damaged there. It has 64 MiB at most."""
     gaps = [*plan.gaps]
     data: bytes | Gap = b""
     if plan.queues:

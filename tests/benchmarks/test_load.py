@@ -31,7 +31,7 @@ def built(peer_binary: Callable[[str], Path]) -> None:
 
 
 def command(daemon: Daemon, line: str) -> list[str]:
-    """`line` is a mode and flags; {http} is the address for HTTP."""
+    """Returns the words of a command; `line` is a mode and flags, {http} in it the address for HTTP."""
     mode, *flags = line.format(http="{}:{}".format(*daemon.http_address)).split()
     return [LOAD, mode, "-tcp={}:{}".format(*daemon.tcp_address), "-topic=t", "-for=100ms", *flags]
 
@@ -43,7 +43,7 @@ def run(daemon: Daemon, line: str) -> subprocess.CompletedProcess[str]:
 
 
 def generate(daemon: Daemon, line: str) -> dict[str, Any]:
-    """What it prints at its end; it publishes for a tenth of a second, unless a flag differs."""
+    """Returns what it prints at its end; it publishes for a tenth of a second, unless a flag differs."""
     done = run(daemon, line)
     assert done.returncode == 0, done.stderr
     printed: dict[str, Any] = json.loads(done.stdout)
@@ -52,7 +52,7 @@ def generate(daemon: Daemon, line: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def holding(daemon: Daemon, flags: str) -> Iterator[subprocess.Popen[str]]:
-    """It has connected; its input is still open."""
+    """Keeps its input open, so that it stays connected until the end of the block."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command(daemon, f"hold {flags}"), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         yield process

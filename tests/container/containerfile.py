@@ -23,7 +23,7 @@ class BuildStage:
     instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def all(self, instruction: str) -> list[str]:
-        return [argument for found, argument in self.instructions if found == instruction]
+        return [argument for name, argument in self.instructions if name == instruction]
 
     def last(self, instruction: str) -> str:
         return self.all(instruction)[-1]
@@ -61,5 +61,5 @@ def health_check() -> list[str]:
 
 
 def services(file: str = "compose.yaml") -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load((DIRECTORY / file).read_text("utf-8"))["services"]
-    return found
+    by_name: dict[str, dict[str, Any]] = yaml.safe_load((DIRECTORY / file).read_text("utf-8"))["services"]
+    return by_name

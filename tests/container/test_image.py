@@ -38,7 +38,7 @@ TOPS = ("source", "wheels", "opt", "data", "nsqd", "nsqlookupd")
 
 @dataclass
 class Image:
-    """What would be in the image, below `root`, and the environment of its processes."""
+    """The files that would be in the image, below `root`, and the environment of its processes."""
 
     root: Path
     environment: dict[str, str]
@@ -57,11 +57,11 @@ class Image:
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     """Builds the image."""
-    found = Image(tmp_path_factory.mktemp("container") / "image", dict(os.environ))
-    found.root.mkdir()
+    image = Image(tmp_path_factory.mktemp("container") / "image", dict(os.environ))
+    image.root.mkdir()
     for name in ("PYTHONPATH", "NOTIFY_SOCKET"):
-        found.environment.pop(name, None)
-    found.environment |= {
+        image.environment.pop(name, None)
+    image.environment |= {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # python, and pip, of the base
         "PIP_NO_BUILD_ISOLATION": "0",  # which is how pip's environment says that there is none
         "PIP_NO_DEPS": "1",
@@ -69,24 +69,24 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
     for stage in STAGES:
-        directory = found.root
+        directory = image.root
         for instruction, argument in stage.instructions:
             if instruction == "WORKDIR":
-                directory = Path(found.path(argument))
+                directory = Path(image.path(argument))
                 directory.mkdir(exist_ok=True)
             elif instruction == "COPY" and not argument.startswith("--from="):
-                copy(*found.path(argument).split(), directory=directory)
+                copy(*image.path(argument).split(), directory=directory)
             elif instruction == "RUN":
                 argument = re.sub(r"--(owner|group)=\d+", lambda match: f"--{match[1]}={own_id(match[1])}", argument)
-                run(found, found.path(argument), directory)
+                run(image, image.path(argument), directory)
                 if "pip wheel" in argument:
-                    put_in_the_installed_wheel(found.root / "wheels")
+                    put_in_the_installed_wheel(image.root / "wheels")
             elif instruction == "ENV":
                 name, _, value = argument.partition("=")
-                found.environment[name] = found.path(value).replace("$PATH", found.environment["PATH"])
-    (packages,) = (found.root / "opt" / "gnsqd").glob("lib/python*/site-packages")
+                image.environment[name] = image.path(value).replace("$PATH", image.environment["PATH"])
+    (packages,) = (image.root / "opt" / "gnsqd").glob("lib/python*/site-packages")
     (packages / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
-    return found
+    return image
 
 
 def put_in_the_installed_wheel(directory: Path) -> None:
@@ -127,7 +127,7 @@ def is_ignored(path: Path) -> bool:
         if pattern.startswith("**/"):
             matches = any(fnmatchcase(part, pattern[3:]) for part in path.parts)
         else:
-            matches = any(fnmatchcase(one, pattern) for one in map(str, (path, *path.parents)) if one != ".")
+            matches = any(fnmatchcase(name, pattern) for name in map(str, (path, *path.parents)) if name != ".")
         if matches:
             result = not line.startswith("!")
     return result
@@ -155,8 +155,8 @@ def daemon(image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         word.replace("nsqlookupd:4160", f"127.0.0.1:{free_port()}") for word in services()["gnsqd"]["command"]
     ]
     flags += [f"--http-address=127.0.0.1:{free_port()}"]
-    with Daemon(image.command([program]), tmp_path / "data", *map(image.path, flags)) as found:
-        yield found
+    with Daemon(image.command([program]), tmp_path / "data", *map(image.path, flags)) as daemon:
+        yield daemon
 
 
 def health(image: Image, *checks: str) -> int:

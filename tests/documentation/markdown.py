@@ -48,24 +48,24 @@ def tokens(page: Path) -> list[Token]:
 
 
 def steps(page: Path) -> Iterator[Step]:
-    """What is to be done with the page, in order; AssertionError for a mark that does nothing."""
+    """Yields what is to be done with the page, in order; raises AssertionError for a mark that does nothing."""
     mark = ""
     for token in tokens(page):
         line = token.map[0] + 1 if token.map else 0
-        found = _MARK.fullmatch(token.content) if token.type == "html_block" else None
+        comment = _MARK.fullmatch(token.content) if token.type == "html_block" else None
         assert not (mark and token.type != "fence"), f"{page.name}:{line}: no block follows <!-- {mark} -->"
         if token.type == "fence" and mark:
             yield Step(line, mark, token.info.strip(), token.content)
             mark = ""
-        elif found and found[1].startswith("Ctrl-C"):
-            yield Step(line, found[1])
-        elif found:
-            mark = found[1]
+        elif comment and comment[1].startswith("Ctrl-C"):
+            yield Step(line, comment[1])
+        elif comment:
+            mark = comment[1]
     assert not mark, f"{page.name}: no block follows <!-- {mark} -->"
 
 
 def code(page: Path) -> Iterator[tuple[int, str]]:
-    """Each line of each block of code by its number; lines that end in a backslash are joined."""
+    """Yields each line of each block of code by its number; lines that end in a backslash are joined."""
     for token in tokens(page):
         if token.type in ("fence", "code_block"):
             first = (token.map or [0])[0] + 1 + (token.type == "fence")
@@ -76,7 +76,7 @@ def code(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def links(page: Path) -> Iterator[tuple[int, str]]:
-    """Every link and picture, by the line of its paragraph."""
+    """Yields every link and picture, by the line of its paragraph."""
     for token in tokens(page):
         for child in token.children or ():
             target = child.attrGet("href") if child.type == "link_open" else child.attrGet("src")
@@ -86,17 +86,17 @@ def links(page: Path) -> Iterator[tuple[int, str]]:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """The anchors of the headings, as repository pages make them."""
-    found: set[str] = set()
+    """Returns the anchors of the headings, as repository pages make them."""
+    names: set[str] = set()
     following = False
     for token in tokens(page):
         if following:
             text = "".join(child.content for child in token.children or () if child.type in ("text", "code_inline"))
             slug = name = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
             number = 0
-            while name in found:
+            while name in names:
                 number += 1
                 name = f"{slug}-{number}"
-            found.add(name)
+            names.add(name)
         following = token.type == "heading_open"
-    return found
+    return names

@@ -64,7 +64,7 @@ class Session:
         )
 
     def run(self, steps: Sequence[Step]) -> None:
-        """All of them; AssertionError at the first that does not do what the page says."""
+        """Runs all of them; raises AssertionError at the first that does not do what the page says."""
         if any(step.language == "shell" for step in steps) and not _STARTS_DAEMON.search(
             "\n".join(step.text for step in steps)
         ):
@@ -119,7 +119,7 @@ class Session:
     # The reader's terminals
 
     def _start(self, name: str, text: str) -> Path:
-        """A command that goes on, in a terminal of that name; where it prints to."""
+        """Starts a command that goes on, in a terminal of that name; returns the file that it prints to."""
         output = self._record("out")
         with output.open("wb") as out, self._record("err").open("wb") as err:
             self._processes[name] = self._bash("-c", text, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
@@ -133,7 +133,7 @@ class Session:
         )
 
     def _type(self, text: str) -> None:
-        """Into the one shell of the page: what a block sets or starts is there for the next."""
+        """Types into the one shell of the page: what a block sets or starts is there for the next."""
         shell = self._processes.get("shell")
         if shell is None:
             nowhere = subprocess.DEVNULL
@@ -194,7 +194,7 @@ class Session:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Whether that was printed, with `...` for anything."""
+    """Returns True if that was printed, with `...` for anything."""
     lines = [
         "(?:.*\n)*" if line == "..." else f"{'.*'.join(map(re.escape, line.split('...')))}\n"
         for line in expected.rstrip("\n").split("\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from documentation.markdown import DOCS, PAGES, steps
+from documentation.markdown import DOCS, PAGES, steps, tokens
 from documentation.session import Session, matches
 
 RUNNABLE = [page for page in PAGES if re.search("<!-- run", page.read_text("utf-8"))]
@@ -21,7 +21,7 @@ def test_blocks_of_the_page_run(page: Path, tmp_path: Path) -> None:
 
 def test_all_of_the_tutorial_runs() -> None:
     marked = {step.text for step in steps(DOCS / "tutorial.md")}
-    blocks = re.findall(r"^```\w+\n(.*?)^```$", (DOCS / "tutorial.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    blocks = [token.content for token in tokens(DOCS / "tutorial.md") if token.type == "fence"]
     assert [block for block in blocks if block not in marked] == []
 
 

@@ -29,7 +29,7 @@ def test_links_of_the_page_lead_somewhere(page: Path) -> None:
 
 @each_page
 def test_documents_that_the_page_names_are_there(page: Path) -> None:
-    """Not all are links: `contrib/docs/metrics.md`."""
+    # Not all are links: `contrib/docs/metrics.md`.
     named = set(re.findall(r"\bcontrib/[\w./-]*\w\.\w+", page.read_text("utf-8")))
     assert [name for name in named if not (ROOT / name).exists()] == []
 

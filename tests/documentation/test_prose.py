@@ -54,11 +54,18 @@ SENTENCES = [
     for folder in (
         "gnsqd",
         "nsqadmin_cli",
+        "contrib/docs",
         "contrib/gnsq_pipeline",
         "contrib/pyspark_nsq",
+        "contrib/pyspark_nsq_diskqueue",
         "tools",
         ".ci",
+        "tests/benchmarks",
         "tests/cli",
+        "tests/container",
+        "tests/documentation",
+        "tests/faults",
+        "tests/plugin",
         "tests/spark",
         "tests/web",
     )
@@ -69,7 +76,7 @@ each_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.s
 
 
 def by_hand(all_tokens: list[Token]) -> Iterator[Token]:
-    """Those outside `<!-- NAME -->` ... `<!-- end of NAME -->` or `<!-- /NAME -->`, which programs write."""
+    """Yields those outside `<!-- NAME -->` ... `<!-- end of NAME -->` or `<!-- /NAME -->`, which programs write."""
     names = {name for token in all_tokens for name in re.findall(r"<!-- (?:end of |/)(.+?) -->", token.content)}
     inside = False
     for token in all_tokens:
@@ -83,14 +90,14 @@ def by_hand(all_tokens: list[Token]) -> Iterator[Token]:
 
 
 def uses(text: str, patterns: Mapping[str, str] = PATTERNS) -> list[str]:
-    """Each use of such a word in running text."""
-    found = ((use[0], better) for pattern, better in patterns.items() for use in re.finditer(pattern, text, re.I))
-    return [f"{use!r}, write: {better}" for use, better in found]
+    """Returns each use of such a word in running text."""
+    words = ((use[0], better) for pattern, better in patterns.items() for use in re.finditer(pattern, text, re.I))
+    return [f"{word!r}, write: {better}" for word, better in words]
 
 
 def findings(all_tokens: list[Token]) -> list[str]:
-    """Each use of such a word with its line, which in a table is at worst that of the row before."""
-    found = []
+    """Returns each use of such a word with its line, which in a table is at worst that of the row before."""
+    every_use = []
     line = 1
     for token in all_tokens:
         line = token.map[0] + 1 if token.map else line
@@ -98,12 +105,12 @@ def findings(all_tokens: list[Token]) -> list[str]:
             {"text": child.content, "softbreak": " ", "code_inline": "`"}.get(child.type, "")
             for child in token.children or ()
         )
-        found += [f"{line}: {use}" for use in uses(text)]
-    return found
+        every_use += [f"{line}: {use}" for use in uses(text)]
+    return every_use
 
 
 def texts_of(source: str) -> Iterator[tuple[int, str]]:
-    """Comments, as paragraphs, and strings of several words, which are docstrings, messages and log lines; by line."""
+    """Yields comments, as paragraphs, and strings of several words (docstrings, messages, log lines), by line."""
     first = last = 0
     paragraph: list[str] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -126,7 +133,7 @@ def findings_in_source(source: str, patterns: Mapping[str, str] = PATTERNS) -> l
 
 
 def findings_in_names(source: str, patterns: Mapping[str, str] = PATTERNS) -> list[str]:
-    found = []
+    every_use = []
     for node in ast.walk(ast.parse(source)):
         match node:
             case (
@@ -136,19 +143,20 @@ def findings_in_names(source: str, patterns: Mapping[str, str] = PATTERNS) -> li
                 | ast.Name(id=name, ctx=ast.Store())
                 | ast.Attribute(attr=name, ctx=ast.Store())
             ):
-                found += [f"{node.lineno}: {name}: {use}" for use in uses(name.replace("_", " "), patterns)]
-    return found
+                every_use += [f"{node.lineno}: {name}: {use}" for use in uses(name.replace("_", " "), patterns)]
+    return every_use
 
 
 def findings_in_docstrings(source: str) -> list[str]:
-    found = []
+    no_sentences = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
             decorators = "" if isinstance(node, ast.Module) else " ".join(map(ast.unparse, node.decorator_list))
             must_begin = isinstance(node, ast.FunctionDef) and not NO_SUMMARY.search(decorators)
             if NO_SENTENCE.match(text) or (must_begin and not VERB.match(text)):
-                found.append(f"{getattr(node, 'lineno', 1)}: {text[:50]!r}, begin with a verb, or for a value a noun")
-    return found
+                line = getattr(node, "lineno", 1)
+                no_sentences.append(f"{line}: {text[:50]!r}, begin with a verb, or for a value a noun")
+    return no_sentences
 
 
 def in_page(text: str) -> list[str]:
@@ -165,16 +173,15 @@ def test_help_uses_plain_words() -> None:
     for words, command in load_writer("write_gnsqadmin").all_commands().items():
         texts[words] = f"{command.help}\n{command.document}"
         texts |= {f"{words} {param.name}": getattr(param, "help", None) or "" for param in command.params}
-    assert {where: found for where, text in texts.items() if (found := uses(text))} == {}
+    assert [(where, use) for where, text in texts.items() for use in uses(text)] == []
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_comments_and_texts_of_sources_use_plain_words(source: Path) -> None:
     patterns = IN_TESTS if source.is_relative_to(ROOT / "tests") else PATTERNS
     text = source.read_text("utf-8")
-    found = [*findings_in_source(text, patterns), *findings_in_names(text, patterns)]
-    found += findings_in_docstrings(text) if any(map(source.is_relative_to, SENTENCES)) else []
-    assert found == []
+    assert [*findings_in_source(text, patterns), *findings_in_names(text, patterns)] == []
+    assert not any(map(source.is_relative_to, SENTENCES)) or findings_in_docstrings(text) == []
 
 
 @pytest.mark.parametrize(
@@ -218,7 +225,7 @@ def test_code_is_not_cut_off(page: Path) -> None:
 
 @each_page
 def test_shell_blocks_wait_for_the_daemon_that_they_start(page: Path) -> None:
-    """They can then be pasted as a whole."""
+    """Lets them be pasted as a whole."""
     for token in by_hand(tokens(page)):
         if token.type == "fence" and token.info.strip() == "shell":
             lines = token.content.splitlines()

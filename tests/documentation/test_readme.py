@@ -1,4 +1,4 @@
-"""What the README claims in short is what stands elsewhere at length, and its commands print what it shows."""
+"""The README claims in short what stands elsewhere at length, and its commands print what it shows."""
 
 import json
 import re
@@ -14,17 +14,17 @@ from documentation.session import Session
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def section(text: str, heading: str) -> str:
-    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+def section(heading: str) -> str:
+    return README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
 def test_its_versions_of_clients_are_the_ones_that_the_tests_use() -> None:
-    """Of Python's, the oldest."""
     pinned = dict(re.findall(r"github\.com/nsqio/([\w-]+) v([\d.]+)", (ROOT / "tests/peers/go.mod").read_text("utf-8")))
     pinned |= json.loads((ROOT / "tests/conformance/nsqjs/package.json").read_text("utf-8"))["dependencies"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    # Of Python's, the oldest.
     pinned |= dict(re.findall(r"(\w+)>=([\d.]+)", " ".join(project["optional-dependencies"]["dev"])))
-    reported = dict(re.findall(r"\b([a-z][\w-]+) (\d+\.\d+\.\d+)\b", section(README, "What is compatible")))
+    reported = dict(re.findall(r"\b([a-z][\w-]+) (\d+\.\d+\.\d+)\b", section("What is compatible")))
     programs = {name: reported.pop(name) for name in ("nsqd", "nsq_stat", "nsqlookupd")}
     assert set(programs.values()) == {pinned["nsq"]}
     assert sorted(reported) == ["gnsq", "go-nsq", "nsqjs", "pynsq"]
@@ -32,23 +32,23 @@ def test_its_versions_of_clients_are_the_ones_that_the_tests_use() -> None:
 
 
 def blocks(heading: str) -> list[str]:
-    """The code of a section."""
-    return [token.content for token in parse(section(README, heading)) if token.type == "code_block"]
+    """Returns the code of a section."""
+    return [token.content for token in parse(section(heading)) if token.type == "code_block"]
 
 
 def prompted(text: str) -> list[Step]:
-    """What is typed after `$`, and what is printed then; times and ids differ each time."""
-    found = []
+    """Returns what is typed after `$`, and what is printed then; times and ids differ each time."""
+    steps = []
     for part in text.split("$ ")[1:]:
         command, _, printed = part.partition("\n")
         printed = re.sub(r"\d\d:\d\d:\d\d\.\d{3}|\d+s ago|\b[0-9a-f]{16}\b", "...", printed)
-        found += [Step(0, "run", "shell", command), Step(0, "prints", "text", printed)]
-    return found
+        steps += [Step(0, "run", "shell", command), Step(0, "prints", "text", printed)]
+    return steps
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl, as who reads it does")
 def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
-    """In an empty home. `.ci/first-contact` runs the one that installs gnsqd."""
+    # In an empty home. `.ci/first-contact` runs the one that installs gnsqd.
     (install,) = blocks("Install")
     (typed,) = blocks("Try it")
     program = next(token.content for token in parse(README) if token.type == "code_block" and "def " in token.content)

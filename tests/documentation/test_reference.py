@@ -35,15 +35,15 @@ def test_errors_of_the_sources_are_found() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "gnsqd/web").glob("*.py"))
     raised = set(re.findall(r'HTTPError\((\d+), "([A-Z_]+)"', sources))
     assert len(raised) > 20
-    assert raised <= {(status, code) for code, found in WRITER.http_errors().items() for status in found}
+    assert raised <= {(status, code) for code, statuses in WRITER.http_errors().items() for status in statuses}
 
 
 # What is typed
 
 
 def typed(command: str) -> list[tuple[str, list[str]]]:
-    """Where the pages type a command, with its arguments."""
-    found = []
+    """Returns where the pages type a command, each with its arguments."""
+    commands = []
     for page in PAGES:
         for line, text in code(page):
             match = re.match(rf"(?:\$ )?(?:\S*=\S+ )*(?:\.venv/bin/)?{command}( .*)?$", text)
@@ -53,8 +53,8 @@ def typed(command: str) -> list[tuple[str, list[str]]]:
                     if re.match(r"[|&;]|[12]?>|<", word):
                         arguments = arguments[:position]
                         break
-                found.append((f"{page.name}:{line}", [word.rstrip(";") for word in arguments]))
-    return found
+                commands.append((f"{page.name}:{line}", [word.rstrip(";") for word in arguments]))
+    return commands
 
 
 @pytest.mark.parametrize("command, known, count", [("gnsqd", FLAGS, 10), ("gnsqlookupd", LOOKUPD_FLAGS, 0)])
@@ -77,7 +77,7 @@ def test_commands_of_gnsqadmin_that_pages_type_can_be_run() -> None:
 
 
 def test_options_that_texts_name_exist() -> None:
-    """In the pages about the daemon: what is written `--like-this` is a flag of gnsqd or of gnsqadmin."""
+    """Looks at the pages about the daemon: what is written `--like-this` is a flag of gnsqd or of gnsqadmin."""
     commands = load_writer("write_gnsqadmin").all_commands().values()
     known = {word for command in commands for param in command.params for word in param.opts}
     known |= {f"--{flag}" for flag in FLAGS | LOOKUPD_FLAGS} | set(WORDS_OF_OTHERS)

@@ -18,16 +18,16 @@ PICTURES = sorted(path.stem for path in (DOCS / "screens").glob("*.svg"))
 
 
 def lines(picture: str) -> list[list[str]]:
-    """The texts of a picture, line by line, below its title."""
-    found: dict[float, list[str]] = {}
+    """Returns the texts of a picture, line by line, below its title."""
+    by_height: dict[float, list[str]] = {}
     for height, text in re.findall(r'<text class="[^"]*-r\d+"[^>]*? y="([\d.]+)"[^>]*>(.*?)</text>', picture):
         if words := html.unescape(text).replace("\xa0", " ").strip():
-            found.setdefault(float(height), []).append(words)
-    return [found[height] for height in sorted(found)]
+            by_height.setdefault(float(height), []).append(words)
+    return [by_height[height] for height in sorted(by_height)]
 
 
 def headings(picture: str) -> set[str]:
-    """Those of its table, each in its long form: they stand above the first line of dashes."""
+    """Returns the headings of its table, each in its long form: they stand above the first line of dashes."""
     rows = lines(picture)
     rule = next(number for number, row in enumerate(rows) if row[0].startswith("──"))
     whole = {}

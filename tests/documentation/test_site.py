@@ -15,7 +15,7 @@ from documentation.writers import load_writer
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a site that was built without a warning, such as of a dead link."""
+    """Builds a site, without a warning such as of a dead link, and gives its directory."""
     if any(importlib.util.find_spec(name) is None for name in ("sphinx", "furo", "myst_parser")):
         missing("needs Sphinx (pip install gnsqd[docs], or make docs)")
     directory = tmp_path_factory.mktemp("site")

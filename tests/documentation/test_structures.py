@@ -15,18 +15,18 @@ CLASSES = {
 
 def fields(name: str) -> set[str]:
     """Returns what the methods of a class set on `self`, and what it declares, without the fields of its bases."""
-    found, inherited = set(), set()
+    own, inherited = set(), set()
     for node in ast.walk(CLASSES[name]):
         match node:
             case ast.Attribute(value=ast.Name(id="self"), attr=attribute, ctx=ast.Store()):
-                found.add(attribute)
+                own.add(attribute)
     for item in CLASSES[name].body:
         match item:
             case ast.AnnAssign(target=ast.Name(id=declared)):
-                found.add(declared)
+                own.add(declared)
     for base in CLASSES[name].bases:
         inherited |= fields(ast.unparse(base))
-    return found - inherited
+    return own - inherited
 
 
 def test_fields_are_those_of_the_classes() -> None:

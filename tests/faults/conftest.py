@@ -1,4 +1,4 @@
-"""Where tests with very many files put them, and the faults of a daemon's disk."""
+"""Directories for tests with very many files, a disk that can be filled, and the faults of a daemon's disk."""
 
 import tempfile
 from collections.abc import Iterator
@@ -8,13 +8,21 @@ import pytest
 
 from kit.daemons import fast_directory, interpreter, own_command
 from kit.faulty_gnsqd import Faults
+from kit.small_disk import SmallDisk
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """In memory where that can be: hundreds of queues are synced at an exit."""
+    """Gives a directory in memory where that can be: hundreds of queues are synced at an exit."""
     with tempfile.TemporaryDirectory(dir=fast_directory()) as name:
         yield Path(name)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "small", size=1 << 20, inodes=100)
+    yield disk
+    disk.close()
 
 
 @pytest.fixture

@@ -2,38 +2,37 @@
 
 They come by every door: TCP with and without TLS, deflate and snappy, HTTP, HTTPS. A daemon must bear them for a while,
 or for ever: with the real one nobody has to hurry with the magic or anything over HTTP (NSQD-COMPAT 2.1), with ours
-there is a minute for what test_limits.py has.
+there is a minute for what test_limits.py has. That they do not hold up the exit is in behaviour/test_exit.py.
 """
 
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from behaviour.test_https import HELLO, https_address
 from kit.certificates import issue
 from kit.daemons import DEADLINE, Address, Daemon, eventually, open_socket, own_command
 from kit.http_api import head
 from kit.nsq_client import Client, sized
-from kit.observers import GoodClients, resident_bytes, sockets
+from kit.observers import GoodClients, resident_bytes, served, sockets
 from kit.traffic import DaemonFactory, create, post, publish
 from kit.upgraded_client import Deflate, Snappy, UpgradedClient, tls_client_context
 
 LISTENERS = 3
 COUNT = 120
 ROUND_TRIPS = 100  # of the good clients while the others hang
-SLOWEST = 5.0  # seconds for one of them: what a hang would exceed, and a noisy machine does not
 MB = 1 << 20
 HANGING_MEMORY = 120 * MB  # for a crowd that hangs: 40 MB of bodies, 50 KB of buffers for each TLS connection, twice
 GROWTH = 1 * MB  # from the second crowd to the third, without what the allocator keeps: it does so in steps of 4 MB
 KEPT = 8 * MB  # when all are gone and the allocator has given back what nobody uses
 
-HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a ClientHello
 BODY = b"x" * 900_000
 BIG = struct.pack(">i", MB)  # a size that max-msg-size allows
 POST = head("POST /pub?topic=t", "Content-Length: 1000000")
@@ -41,60 +40,53 @@ CHUNKED = head("POST /mpub?topic=t", "Transfer-Encoding: chunked")
 
 
 class Doors:
-    """Where one daemon can be entered. Every method returns a new connection."""
+    """The listeners of one daemon. Every method returns a new connection, over which `data` was sent."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
         self._context = tls_client_context("tls1.3")
-        found = eventually(lambda: re.search(r" HTTPS: listening on (\S+):(\d+)\n", daemon.log()))
-        self._https: Address = (found[1], int(found[2]))
+        self._https = https_address(daemon)
 
     def tcp(self, data: bytes) -> socket.socket:
-        return self._open(self.daemon.tcp_address, data)
+        return begun(open_socket(self.daemon.tcp_address, DEADLINE), data)
 
     def http(self, data: bytes) -> socket.socket:
-        return self._open(self.daemon.http_address, data)
+        return begun(open_socket(self.daemon.http_address, DEADLINE), data)
 
     def raw_https(self, data: bytes) -> socket.socket:
-        return self._open(self._https, data)
+        return begun(open_socket(self._https, DEADLINE), data)
 
     def https(self, data: bytes) -> socket.socket:
-        sock = self._context.wrap_socket(open_socket(self._https, DEADLINE))
-        sock.sendall(data)
-        return sock
+        return begun(self._context.wrap_socket(open_socket(self._https, DEADLINE)), data)
 
-    def _open(self, address: Address, data: bytes) -> socket.socket:
-        sock = open_socket(address, DEADLINE)
-        sock.sendall(data)
-        return sock
-
-    def before_tls(self, data: bytes, **fields: Any) -> socket.socket:
-        """`data` where the handshake should be."""
+    def before_tls(self, data: bytes) -> socket.socket:
+        """Sends `data` in place of the handshake."""
         client = Client(self.daemon.tcp_address)
-        client.identify(feature_negotiation=True, tls_v1=True, **fields)
-        client.send(data)
-        return client.sock
+        client.identify(feature_negotiation=True, tls_v1=True)
+        return begun(client.sock, data)
 
     def upgraded(self, data: bytes, **fields: Any) -> socket.socket:
-        """`data` goes through the upgrades."""
+        """Sends `data` through the upgrades."""
         client = UpgradedClient(self.daemon.tcp_address, self._context, **fields)
         client.send(data)
         return client.sock
 
     def under(self, data: bytes, **fields: Any) -> socket.socket:
-        """`data` goes below the compression."""
-        client = UpgradedClient(self.daemon.tcp_address, self._context, **fields)
-        client.sock.sendall(data)
-        return client.sock
+        """Sends `data` below the compression."""
+        return begun(UpgradedClient(self.daemon.tcp_address, self._context, **fields).sock, data)
 
     def deaf(self, address: Address, data: bytes) -> socket.socket:
-        """Never reads, and has room for little."""
+        """Opens a connection that has room for little, and from which nobody reads."""
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(DEADLINE)
         sock.connect(address)
-        sock.sendall(data)
-        return sock
+        return begun(sock, data)
+
+
+def begun(sock: socket.socket, data: bytes) -> socket.socket:
+    sock.sendall(data)
+    return sock
 
 
 Bad = Callable[[Doors], socket.socket]
@@ -152,29 +144,20 @@ class Crowd:
                 self._dripping.append(sock)
 
     def drip(self) -> None:
-        """Some get on by a byte."""
+        """Sends one more byte of some."""
         for sock in self._dripping:
             sock.sendall(b"x")
 
-    def leave(self) -> None:
-        """Half of them with a reset."""
+    def close(self) -> None:
+        """Closes the connections, half of them by a reset."""
         for number, sock in enumerate(self.hanging):
             if number % 2:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
 
 
-@contextmanager
-def crowd(doors: Doors, count: int) -> Iterator[Crowd]:
-    found = Crowd(doors, count)
-    try:
-        yield found
-    finally:
-        found.leave()
-
-
 def goroutines(daemon: Daemon) -> int:
-    """Of the real daemon; the greenlets of ours."""
+    """Returns how many goroutines the real daemon has, or greenlets ours."""
     text = daemon.http("GET", "/debug/pprof/goroutine?debug=1")[2]
     match = re.match(rb"goroutine profile: total (\d+)\n", text)
     assert match, text[:100]
@@ -182,38 +165,25 @@ def goroutines(daemon: Daemon) -> int:
 
 
 @pytest.fixture
-def tls_flags(tmp_path: Path) -> list[str]:
+def doors(nsqd_factory: DaemonFactory, tmp_path: Path) -> Doors:
     cert, key = issue("server").write(tmp_path / "server")
-    return [f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0"]
-
-
-@pytest.fixture
-def doors(nsqd_factory: DaemonFactory, tls_flags: list[str]) -> Doors:
-    """Those of a new daemon."""
-    return Doors(nsqd_factory(*tls_flags))
+    return Doors(nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0"))
 
 
 def publish_more_than_fits(daemon: Daemon) -> None:
-    """A channel with more to read than buffers take."""
+    """Gives a channel more to read than buffers take."""
     for _ in range(10):
         publish(daemon, "big", *[b"x" * 100_000] * 5)
     create(daemon, "big", "c")
 
 
 def memory_while_a_crowd_hangs(doors: Doors, good: GoodClients) -> int:
-    """How much the daemon has, after the good clients were served for a while with the crowd about."""
-    with crowd(doors, COUNT) as found:
-        served = LISTENERS + 2
-        expected = range(served + found.lasting, served + len(found.hanging) + 1)
+    """Returns how much the daemon has, after good clients were served for a while beside the crowd."""
+    with closing(Crowd(doors, COUNT)) as crowd:
+        others = LISTENERS + 2
+        expected = range(others + crowd.lasting, others + len(crowd.hanging) + 1)
         eventually(lambda: sockets(doors.daemon) in expected)
-        target = len(good.received) + ROUND_TRIPS
-
-        def reached() -> bool:
-            found.drip()
-            good.check()
-            return len(good.received) >= target
-
-        eventually(reached)
+        good.go_on(ROUND_TRIPS, crowd.drip)
         assert sockets(doors.daemon) in expected
         return resident_bytes(doors.daemon)
 
@@ -224,25 +194,20 @@ def test_crowd_of_hanging_clients_harms_nobody_and_leaves_nothing(doors: Doors) 
     publish_more_than_fits(daemon)
     # What is made once is there when counting begins.
     good = GoodClients(daemon)
-    with crowd(doors, len(HANGING)):
-        pass
+    Crowd(doors, len(HANGING)).close()
     good.stop()
     eventually(lambda: sockets(daemon) == LISTENERS)
     running_before = goroutines(daemon)
     memory_before = resident_bytes(daemon)
 
-    good = GoodClients(daemon)
     memory_hanging, memory_after = [], []
-    try:
+    with served(daemon) as good:
         for _ in range(3):
             memory_hanging.append(memory_while_a_crowd_hangs(doors, good))
             eventually(lambda: sockets(daemon) == LISTENERS + 2)
             if is_ours:
                 post(daemon, "/debug/freememory")
             memory_after.append(resident_bytes(daemon))
-    finally:
-        good.stop()
-    assert good.slowest < SLOWEST
     eventually(lambda: sockets(daemon) == LISTENERS)
     eventually(lambda: goroutines(daemon) <= running_before)
     if is_ours:
@@ -285,12 +250,3 @@ def test_clients_that_hang_are_cut_when_their_time_is_over(doors: Doors) -> None
     finally:
         for sock in (*bad, *dripping):
             sock.close()
-
-
-def test_hanging_clients_do_not_hold_up_the_exit(gnsqd_factory: DaemonFactory, tls_flags: list[str]) -> None:
-    """The real daemon waits for clients that have not sent their magic."""
-    doors = Doors(gnsqd_factory(*tls_flags))
-    publish_more_than_fits(doors.daemon)
-    with crowd(doors, COUNT):
-        assert doors.daemon.terminate() == 0
-    assert doors.daemon.log().endswith(" INFO: NSQ: bye\n")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kit.daemons import Daemon, eventually, interpreter, own_command
-from kit.http_api import ask
 from kit.jumping_clock import WallClock
 from kit.nsq_client import Client, Message, parse_message
+from kit.traffic import create
 
 HOUR = 3600.0
 TIMEOUT = 1.0  # seconds
@@ -80,10 +80,8 @@ def test_setting_the_clock_brings_nothing_early_and_keeps_nothing_back(
 def test_deferred_messages_come_when_the_clock_was_set_between_two_runs(
     gnsqd: Daemon, clock: WallClock, jump: float
 ) -> None:
-    """At once when they are due by the clock, and never later than --max-req-timeout."""
     with gnsqd:
-        assert ask(gnsqd, "POST /topic/create?topic=t")[0] == 200
-        assert ask(gnsqd, "POST /channel/create?topic=t&channel=c")[0] == 200
+        create(gnsqd, "t", "c")
         with Client(gnsqd.tcp_address) as publisher:
             for delay in (800, 2000):
                 publisher.command(b"DPUB t %d" % delay, b"deferred %d" % delay)
@@ -96,5 +94,5 @@ def test_deferred_messages_come_when_the_clock_was_set_between_two_runs(
         with subscriber(gnsqd) as client:
             assert {client.message().body, client.message().body} == {b"deferred 800", b"deferred 2000"}
             took = time.monotonic() - started
-        if jump < 0:
+        if jump < 0:  # not due by the clock, but never later than --max-req-timeout
             assert took > 1.99

@@ -4,11 +4,11 @@ import contextlib
 import json
 import re
 import signal
-import struct
 from collections.abc import Callable
 
 import pytest
 
+from faults.test_every_byte import BODIES, SIZE, record
 from kit.account import Account, drain, next_body
 from kit.daemons import Daemon, StartFailed, eventually
 from kit.faulty_gnsqd import Faults, Rule
@@ -23,17 +23,9 @@ def daemon_command(faults: Faults) -> list[str]:
 
 
 def errors(nsqd: Daemon) -> list[str]:
-    """The ERROR lines so far, except those about depths of stale meta files. In them, `$D` is the data path and `$F` a
-    file on its way to being nsqd.dat.
-    """
+    """Returns the ERROR lines so far, except those about depths of stale meta files. In them, `$D` is the data path
+    and `$F` a file that is to become nsqd.dat."""
     return [shorten(nsqd, line) for line in re.findall(r"ERROR: (?!DISKQUEUE.* negative depth)(.*)", nsqd.log())]
-
-
-def fatal(nsqd: Daemon) -> str:
-    """The last line, which must be FATAL."""
-    found = re.search(r"FATAL: (.*)\n+\Z", nsqd.log())
-    assert found
-    return shorten(nsqd, found[1])
 
 
 def shorten(nsqd: Daemon, line: str) -> str:
@@ -41,15 +33,10 @@ def shorten(nsqd: Daemon, line: str) -> str:
 
 
 def left_over(nsqd: Daemon) -> list[str]:
-    """Files that nobody will read, after a clean exit."""
+    """Returns the files that nobody will read, after a clean exit."""
     if nsqd.running:
         assert nsqd.terminate() == 0
     return sorted(path.name for path in nsqd.data_path.iterdir() if path.suffix in (".bad", ".tmp"))
-
-
-def record(body: bytes, number: int) -> bytes:
-    """A message in a data file, by hand."""
-    return struct.pack(">iqH16s", 26 + len(body), 1_700_000_000_000_000_000, 0, b"%016x" % number) + body
 
 
 # Writing
@@ -88,13 +75,9 @@ def restart(nsqd: Daemon) -> None:
     assert re.search(r"NSQ: \d queues could not be synced to disk and may lose messages or repeat them", nsqd.log())
 
 
-def kill(nsqd: Daemon) -> None:
-    nsqd.kill()
-
-
-@pytest.mark.parametrize("then", [go_on, restart, kill])
+@pytest.mark.parametrize("then", [go_on, restart, Daemon.kill])
 def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then: Callable[[Daemon], None]) -> None:
-    """All steps at a time, each for a topic of its own, some of whose messages were written before."""
+    """Lets all steps fail at a time, each for a topic of its own, some of whose messages were written before."""
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000", "--sync-every=4", "--sync-timeout=100ms")
     steps = REFUSING | HARMLESS
     accounts = {topic: Account(nsqd, topic) for topic in steps}
@@ -137,7 +120,7 @@ def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then
 
 
 def roll_files(account: Account) -> None:
-    """Three files of two messages each, and one more, in queue `t` with 1000 bytes a file."""
+    """Fills three files of two messages each, and one more, of queue `t` with 1000 bytes a file."""
     for _ in range(7):
         assert account.publish("PUB", 400)
 
@@ -169,7 +152,7 @@ def test_unreadable_file_is_set_aside_or_skipped(nsqd_factory: DaemonFactory, fa
 
 
 def test_file_that_was_read_is_never_set_aside(nsqd_factory: DaemonFactory) -> None:
-    """The real nsqd does so when the reader had caught up with the writer (NSQD-COMPAT 0.1 item 4)."""
+    # The real nsqd does so when the reader had caught up with the writer (NSQD-COMPAT 0.1 item 4).
     nsqd = nsqd_factory("--max-bytes-per-file=100", "--mem-queue-size=0")
     with Client(nsqd.tcp_address) as publisher, Client(nsqd.tcp_address) as consumer:
         assert consumer.identify(output_buffer_size=-1).data == b"OK"
@@ -241,24 +224,19 @@ def test_killed_at_a_step(nsqd_factory: DaemonFactory, faults: Faults, step: str
 
 
 def listed(nsqd: Daemon) -> set[str]:
-    """What nsqd.dat says: topics, and `topic:channel`."""
+    """Returns what nsqd.dat lists: topics, and `topic:channel`."""
     topics = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())["topics"] or []
     channels = [f"{topic['name']}:{channel['name']}" for topic in topics for channel in topic["channels"] or []]
     return {topic["name"] for topic in topics}.union(channels)
 
 
-METADATA: dict[str, Rule] = {
-    "open": {"call": "create", "name": "nsqd.dat.*.tmp", "error": "EMFILE"},
-    "write": {"call": "write", "name": "nsqd.dat.*.tmp", "error": "ENOSPC", "after": 20},
-    "sync": {"call": "fsync", "name": "nsqd.dat.*.tmp", "error": "EIO"},
-    "rename": {"call": "rename", "name": "nsqd.dat.*.tmp", "error": "EIO"},
-}
-TEXTS = {
-    "open": "open $F: too many open files",
-    "write": "write $F: no space left on device",
-    "sync": "sync $F: input/output error",
-    "rename": "rename $F $D/nsqd.dat: input/output error",
-}
+# What fails, and the end of the line about it.
+METADATA: list[tuple[Rule, str]] = [
+    ({"call": "create", "error": "EMFILE"}, "open $F: too many open files"),
+    ({"call": "write", "error": "ENOSPC", "after": 20}, "write $F: no space left on device"),
+    ({"call": "fsync", "error": "EIO"}, "sync $F: input/output error"),
+    ({"call": "rename", "error": "EIO"}, "rename $F $D/nsqd.dat: input/output error"),
+]
 
 
 def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults) -> None:
@@ -268,11 +246,12 @@ def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults)
     create(nsqd, "gone")
     eventually(lambda: listed(nsqd) == {"old", "gone"})
     # Creating and deleting go on; nsqd.dat stays as it was.
-    for step, rule in METADATA.items():
-        faults.set(rule)
-        new = Account(nsqd, f"new-{step}")
+    for rule, text in METADATA:
+        error = f"failed to persist metadata - {text}"
+        faults.set(Rule(name="nsqd.dat.*.tmp", **rule))
+        new = Account(nsqd, f"new-{rule['call']}")
         assert new.publish("PUB", 10)
-        eventually(lambda text=TEXTS[step]: f"failed to persist metadata - {text}" in errors(nsqd))  # type: ignore[misc]
+        eventually(lambda: error in errors(nsqd))  # noqa: B023
         assert ask(nsqd, "POST /topic/delete?topic=gone")[0] in (200, 404)
         eventually(lambda: not list(nsqd.data_path.glob("*.tmp")), "no temporary file")
         assert listed(nsqd) == {"old", "gone"}
@@ -280,32 +259,21 @@ def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults)
     new.disconnect()
     account.disconnect()
     nsqd.terminate()
-    assert errors(nsqd)[-1] == f"failed to persist metadata - {TEXTS[step]}"
+    assert errors(nsqd)[-1] == error
     # So does a start.
     path = nsqd.data_path / "nsqd.dat"
     path.write_bytes(path.read_bytes().replace(b"1.3.0", b"1.2.1"))
-    for step, rule in METADATA.items():
-        faults.set(rule)
+    for rule, text in METADATA:
+        faults.set(Rule(name="nsqd.dat.*.tmp", **rule))
         nsqd.restart()
-        assert errors(nsqd) == [f"failed to persist metadata - {TEXTS[step]}"]
+        assert errors(nsqd) == [f"failed to persist metadata - {text}"]
     assert listed(nsqd) == {"old", "gone"}
     faults.set()
-    eventually(lambda: b"1.3.0" in path.read_bytes(), "it is tried again")
+    eventually(lambda: b"1.3.0" in path.read_bytes(), "it is tried again")  # the real nsqd waits for a change
     new.settle()
     account.settle()
     assert listed(nsqd) >= {new.topic, "old", "old:c"}
     assert left_over(nsqd) == []
-
-
-def test_metadata_is_written_once_that_works_again(nsqd_factory: DaemonFactory, faults: Faults) -> None:
-    """The real nsqd waits for the next change."""
-    nsqd = nsqd_factory()
-    faults.set({"call": "write", "name": "nsqd.dat.*.tmp", "error": "ENOSPC"})
-    create(nsqd, "t", "c")
-    eventually(faults.hits)
-    assert listed(nsqd) == set()
-    faults.set()
-    eventually(lambda: listed(nsqd) == {"t", "t:c"})
 
 
 # Opening
@@ -323,7 +291,7 @@ def test_metadata_is_written_once_that_works_again(nsqd_factory: DaemonFactory, 
 def test_queue_that_cannot_be_opened_stops_the_start(
     nsqd_factory: DaemonFactory, faults: Faults, call: str, path: str, error: str, text: str
 ) -> None:
-    """The real nsqd would begin an empty one over what is there."""
+    # The real nsqd would begin an empty one over what is there.
     nsqd = nsqd_factory("--mem-queue-size=0", f"--durability={'process' if 'journal' in path else 'none'}")
     account = Account(nsqd, "t")
     assert account.publish("PUB", 10, 10)
@@ -334,7 +302,7 @@ def test_queue_that_cannot_be_opened_stops_the_start(
     faults.set({"call": call, "name": (nsqd.data_path / path).name, "error": error})
     with pytest.raises(StartFailed, match="exited with 1:"):
         nsqd.start()
-    assert fatal(nsqd) == f"failed to load metadata - {text}"
+    assert shorten(nsqd, nsqd.log()).rstrip("\n").endswith(f" FATAL: failed to load metadata - {text}")
     assert {path.name: path.read_bytes() for path in nsqd.data_path.iterdir()} == files
     faults.set()
     nsqd.start()
@@ -342,14 +310,14 @@ def test_queue_that_cannot_be_opened_stops_the_start(
 
 
 def test_queue_that_cannot_be_opened_is_not_begun_again(nsqd_factory: DaemonFactory, faults: Faults) -> None:
-    """Whoever asks for its topic or channel gets an error until it can; then what was in it is there."""
+    # Whoever asks for its topic or channel gets an error until it can be opened; then what was in it is there.
     nsqd = nsqd_factory("--mem-queue-size=0")
     create(nsqd, "u")
     accounts = {"t": Account(nsqd, "t"), "u:c": Account(nsqd, "u")}
     for queue, account in accounts.items():
-        account.acknowledged = [b"old"]
-        (nsqd.data_path / f"{queue}.diskqueue.000000.dat").write_bytes(record(b"old", 1))
-        (nsqd.data_path / f"{queue}.diskqueue.meta.dat").write_bytes(b"1\n0,0\n0,33\n")
+        account.acknowledged = [BODIES[0]]
+        (nsqd.data_path / f"{queue}.diskqueue.000000.dat").write_bytes(record(0))
+        (nsqd.data_path / f"{queue}.diskqueue.meta.dat").write_text(f"1\n0,0\n0,{SIZE}\n")
     faults.set({"call": "open", "name": "*.diskqueue.meta.dat", "error": "EMFILE"})
     for verb in ("PUB", "MPUB", "DPUB"):
         assert not accounts["t"].publish(verb, 10)

@@ -4,16 +4,15 @@ Whatever is refused and in whatever words is judged on both by the same lines; w
 loses, the test says so.
 """
 
-import json
 import re
 import struct
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from faults.test_disk_faults import errors
 from kit.account import VERBS, Account, drain
 from kit.daemons import Daemon, StartFailed, eventually, own_command
 from kit.http_api import ask
@@ -27,13 +26,6 @@ MAX_SIZE = "--max-msg-size=20000"
 only_gnsqd = pytest.mark.parametrize("daemon_command", ["gnsqd"], indirect=True)
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    disk = SmallDisk(tmp_path / "small", size=1 << 20, inodes=100)
-    yield disk
-    disk.close()
-
-
 @pytest.fixture(params=["gnsqd", pytest.param("nsqd", marks=pytest.mark.peer)])
 def daemon_command(request: pytest.FixtureRequest, disk: SmallDisk, peer_binary: Callable[[str], Path]) -> list[str]:
     return disk.inside(own_command() if request.param == "gnsqd" else [str(peer_binary("nsqd"))])
@@ -41,7 +33,6 @@ def daemon_command(request: pytest.FixtureRequest, disk: SmallDisk, peer_binary:
 
 @pytest.fixture
 def start(nsqd_factory: DaemonFactory, disk: SmallDisk) -> Callable[..., Daemon]:
-    """Start a daemon on the small disk."""
     return lambda *flags: nsqd_factory(*flags, MAX_SIZE, data_path=disk.path)
 
 
@@ -50,7 +41,7 @@ def is_ours(nsqd: Daemon) -> bool:
 
 
 def health(nsqd: Daemon) -> str:
-    """What all sources report; AssertionError if they differ."""
+    """Returns what all sources report; raises AssertionError if they differ."""
     text: str = nsqd.stats()["health"]
     healthy = text == "OK"
     assert ask(nsqd, "GET /ping") == (200 if healthy else 500, text)
@@ -59,20 +50,21 @@ def health(nsqd: Daemon) -> str:
 
 
 def gets_well(nsqd: Daemon) -> None:
-    """Ours by itself; the real one only with a publisher's help."""
+    """Waits until ours gets well, which the real one does only with a publisher's help."""
     if is_ours(nsqd):
         eventually(lambda: nsqd.stats()["health"] == "OK")
     assert (health(nsqd) == "OK") == is_ours(nsqd)
 
 
-def errors(nsqd: Daemon) -> list[str]:
-    """The ERROR lines so far, without their time; except those about a stale meta file that promised too few."""
-    return re.findall(r"ERROR: (?!DISKQUEUE.* negative depth at tail)(.*)", nsqd.log())
-
-
-def no_trace(nsqd: Daemon, disk: SmallDisk) -> None:
-    """Ours leaves nothing bad and nothing temporary."""
+def exits_without_a_trace(nsqd: Daemon, disk: SmallDisk) -> None:
+    """Ends the daemon and looks for bad and temporary files, of which ours leaves none."""
+    assert nsqd.terminate() == 0
     assert not [name for name in disk.names() if name.endswith((".bad", ".tmp"))] or not is_ours(nsqd)
+
+
+def restore(disk: SmallDisk) -> None:
+    assert disk.remount("rw")
+    disk.free()
 
 
 FULL = ": no space left on device"
@@ -117,8 +109,7 @@ def test_publishers_get_errors_and_it_recovers(disk: SmallDisk, start: DaemonFac
     post(nsqd, "/topic/pause?topic=late")
     if how == "read-only":
         eventually(lambda: [line for line in errors(nsqd) if line.startswith("failed to persist metadata - open ")])
-        assert disk.remount("rw")
-    disk.free()
+    restore(disk)
     gets_well(nsqd)
     for verb in VERBS:
         assert account.publish(verb, 6000)
@@ -129,34 +120,7 @@ def test_publishers_get_errors_and_it_recovers(disk: SmallDisk, start: DaemonFac
     assert nsqd.restart().topic_stats("late")["paused"]
     for each in (account, new, in_memory):
         each.settle()
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
-
-
-def test_what_was_acknowledged_comes_whatever_was_refused(disk: SmallDisk, start: DaemonFactory) -> None:
-    nsqd = start("--mem-queue-size=2", "--max-bytes-per-file=30000")
-    # The real nsqd is slow to look for deferred messages in a new channel (NSQD-COMPAT 0.1 item 1).
-    delay = int(is_ours(nsqd))
-    accounts = {verb: Account(nsqd, f"t{number}", delay=delay) for number, verb in enumerate(VERBS)}
-    sizes = [(10,), (700, 700, 700), (9000, 10), (100, 15000, 50)]
-
-    def publish() -> None:
-        for sizes_at_once in sizes:
-            for verb, account in accounts.items():
-                account.publish(verb, *sizes_at_once)
-
-    publish()
-    assert not any(account.refused for account in accounts.values())
-    disk.fill(leave=12)
-    for _ in range(4):
-        publish()
-    assert all(len(account.refused) > 3 for account in accounts.values())
-    disk.free()
-    publish()
-    for account in accounts.values():
-        account.settle()
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
+    exits_without_a_trace(nsqd, disk)
 
 
 def in_memory(stats: dict[str, Any]) -> int:
@@ -167,7 +131,7 @@ def in_memory(stats: dict[str, Any]) -> int:
 @only_gnsqd
 @pytest.mark.parametrize("relief", ["space", "consumers"])
 def test_nothing_is_lost_when_channels_overflow(disk: SmallDisk, start: DaemonFactory, relief: str) -> None:
-    """The real nsqd drops what a channel can't write, though the publishers received OK."""
+    # The real nsqd drops what a channel can't write, though the publishers received OK.
     nsqd = start("--mem-queue-size=5", "--max-bytes-per-file=30000")
     account = Account(nsqd, "t")
     create(nsqd, "t", "c", "d")
@@ -190,16 +154,15 @@ def test_nothing_is_lost_when_channels_overflow(disk: SmallDisk, start: DaemonFa
     for verb in VERBS:
         assert account.publish(verb, 10)
     assert sorted(drain(nsqd, "t")) == sorted(account.acknowledged[-len(VERBS) :])
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
+    exits_without_a_trace(nsqd, disk)
 
 
 @only_gnsqd
 @pytest.mark.parametrize("end", [Daemon.terminate, Daemon.kill])
 def test_what_is_on_a_full_disk_survives(disk: SmallDisk, start: DaemonFactory, end: Callable[[Daemon], int]) -> None:
-    """The real nsqd, which can't write its meta files then, starts with empty queues."""
+    # The real nsqd, which can't write its meta files then, starts with empty queues.
     nsqd = start("--mem-queue-size=0", "--max-bytes-per-file=10000")
-    accounts = {verb: Account(nsqd, topic) for verb, topic in [("PUB", "a"), ("MPUB", "b"), ("/pub", "c")]}
+    accounts = {verb: Account(nsqd, f"t{number}") for number, verb in enumerate(VERBS)}
     fresh = Account(nsqd, "fresh")
 
     def publish(count: int) -> None:
@@ -221,12 +184,11 @@ def test_what_is_on_a_full_disk_survives(disk: SmallDisk, start: DaemonFactory, 
     for account in [*accounts.values(), fresh]:
         account.settle()
     assert errors(nsqd) == []
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
+    exits_without_a_trace(nsqd, disk)
 
 
 def records(path: Path) -> list[bytes]:
-    """The bodies of the whole records in a data file."""
+    """Returns the bodies of the whole records in a data file."""
     data, bodies = path.read_bytes(), []
     while len(data) >= 4 and len(data) >= 4 + (size := struct.unpack_from(">i", data)[0]) >= 30:
         bodies.append(data[30 : 4 + size])
@@ -259,54 +221,23 @@ def test_exit_keeps_what_fits_and_names_the_rest(disk: SmallDisk, start: DaemonF
         nsqd.start()
         account.settle(lost=lost)
         assert errors(nsqd) == []
-        assert nsqd.terminate() == 0
-        no_trace(nsqd, disk)
+        exits_without_a_trace(nsqd, disk)
     else:
         assert code == 0
 
 
-@only_gnsqd
-def test_ranges_of_a_full_disk_are_read_and_make_room(disk: SmallDisk, start: DaemonFactory) -> None:
-    nsqd = start("--durability=process", "--max-bytes-per-file=50000")
-    create(nsqd, "t", "c")
-    assert ask(nsqd, "GET /topic/range?topic=t")[0] == 200  # the name of the log has to be written
-    while ask(nsqd, "POST /pub?topic=t", bytes(5000))[0] == 200:
-        pass
-    next_number = json.loads(ask(nsqd, "GET /topic/range?topic=t")[1])["next"]
-    status, _, lines = nsqd.http("GET", "/topic/messages?topic=t&from=1")
-    assert (status, lines.count(b"\n")) == (200, next_number - 1)
-    path = f"/channel/advance?topic=t&channel=c&to={next_number}"
-    assert json.loads(post(nsqd, path)) == {"messages": next_number - 1, "position": next_number}
-    assert ask(nsqd, "POST /pub?topic=t", bytes(5000)) == (200, "OK")
-
-
-@pytest.fixture(params=["full", "read-only"])
-def spoil(request: pytest.FixtureRequest, disk: SmallDisk) -> Callable[[], Callable[[], object]]:
-    """Lets nothing be written any more; returns what lets it again."""
-
-    def fill() -> Callable[[], object]:
-        disk.fill()
-        return disk.free
-
-    def remount() -> Callable[[], object]:
-        assert disk.remount("ro")
-        return partial(disk.remount, "rw")
-
-    return {"full": fill, "read-only": remount}[request.param]
+full_or_read_only = pytest.mark.parametrize("how", ["full", "read-only"])
 
 
 @only_gnsqd
+@full_or_read_only
 @pytest.mark.parametrize(
     "durability, end", [("none", Daemon.terminate), ("none", Daemon.kill), ("process", Daemon.kill)]
 )
 def test_consumers_drain_such_a_disk_after_a_start(
-    start: DaemonFactory,
-    spoil: Callable[[], Callable[[], object]],
-    durability: str,
-    end: Callable[[Daemon], object],
-    disk: SmallDisk,
+    disk: SmallDisk, start: DaemonFactory, how: str, durability: str, end: Callable[[Daemon], object]
 ) -> None:
-    """The real nsqd does not start there."""
+    # The real nsqd does not start there.
     nsqd = start("--mem-queue-size=0", f"--durability={durability}")
     account = Account(nsqd, "t")
     create(nsqd, "t", "c")
@@ -314,7 +245,8 @@ def test_consumers_drain_such_a_disk_after_a_start(
     post(nsqd, "/channel/rules?topic=t&channel=c&rate=1000")
     end(nsqd)
     account.disconnect()
-    restore = spoil()
+    spoil, *_ = REFUSING[how]
+    spoil(disk)
     nsqd.start()
     assert "persist" not in "".join(errors(nsqd))
     with Client(nsqd.tcp_address) as client:
@@ -326,20 +258,19 @@ def test_consumers_drain_such_a_disk_after_a_start(
         bodies = {message.body for message in received}
         assert not account.publish("PUB", 15000)
         assert re.search(": (no space left on device|read-only file system)$", account.error)
-    restore()
+    restore(disk)
     gets_well(nsqd)
     assert account.publish("PUB", 100)
     account.disconnect()
     bodies |= set(drain(nsqd, "t"))
     assert bodies >= set(account.acknowledged)
-    assert nsqd.terminate() == 0
-    no_trace(nsqd, disk)
+    exits_without_a_trace(nsqd, disk)
 
 
-def test_a_first_start_needs_a_disk_that_can_be_written_to(
-    disk: SmallDisk, start: DaemonFactory, spoil: Callable[[], Callable[[], object]]
-) -> None:
-    spoil()
+@full_or_read_only
+def test_a_first_start_needs_a_disk_that_can_be_written_to(disk: SmallDisk, start: DaemonFactory, how: str) -> None:
+    spoil, *_ = REFUSING[how]
+    spoil(disk)
     with pytest.raises(StartFailed, match="exited with 1:") as failed:
         start()
     file = rf"{re.escape(str(disk.path))}/nsqd\.dat\.\d+\.tmp"

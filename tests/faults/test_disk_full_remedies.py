@@ -1,4 +1,4 @@
-"""What documents and errors name as a way out of a full disk, each on a disk without a free page.
+"""Every way out of a full disk that documents and errors name, each on a disk without a free page.
 
 Each is run with every durability, with one file of messages and with many. Afterwards there is room, publishers are
 accepted without a restart, and a restart finds what nobody dropped.
@@ -6,9 +6,8 @@ accepted without a restart, and a restart finds what nobody dropped.
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -25,13 +24,6 @@ SIZE = 5000  # of a message
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    disk = SmallDisk(tmp_path / "small", size=1 << 20, inodes=100)
-    yield disk
-    disk.close()
-
-
-@pytest.fixture
 def daemon_command(disk: SmallDisk) -> list[str]:
     return disk.inside(own_command())
 
@@ -43,7 +35,7 @@ def durability(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def retention() -> int:
-    """The bytes of finished messages that the topic keeps."""
+    """Gives the bytes of finished messages that the topic keeps."""
     return 0
 
 
@@ -51,7 +43,7 @@ def retention() -> int:
 def full(
     request: pytest.FixtureRequest, durability: str, retention: int, disk: SmallDisk, nsqd_factory: DaemonFactory
 ) -> Account:
-    """The account of topic `t` with the channels `c` and `d` on a daemon whose disk it has filled."""
+    """Gives the account of topic `t` with the channels `c` and `d`, on a daemon whose disk it has filled."""
     flags = f"--durability={durability}", FILES[request.param], "--mem-queue-size=5", "--max-msg-size=20000"
     nsqd = nsqd_factory(*flags, data_path=disk.path)
     create(nsqd, "t", "c", "d")
@@ -97,9 +89,13 @@ def save(nsqd: Daemon) -> None:
 
 
 def advance(nsqd: Daemon) -> None:
+    """Reads everything by ranges, and then lets each channel follow."""
     end = json.loads(ask(nsqd, "GET /topic/range?topic=t")[1])["next"]
+    status, _, lines = nsqd.http("GET", "/topic/messages?topic=t&from=1")
+    assert (status, lines.count(b"\n")) == (200, end - 1)
     for channel in "cd":
-        post(nsqd, f"/channel/advance?topic=t&channel={channel}&to={end}")
+        advanced = json.loads(post(nsqd, f"/channel/advance?topic=t&channel={channel}&to={end}"))
+        assert advanced == {"messages": end - 1, "position": end}
 
 
 def consume(nsqd: Daemon) -> None:
@@ -107,7 +103,7 @@ def consume(nsqd: Daemon) -> None:
 
 
 def at_both(consume: Callable[[str], object]) -> None:
-    """Without --durability, the topic passes on nothing to a channel while another one can't write."""
+    """Consumes from both channels: without --durability, a topic passes nothing on while one of them can't write."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(consume, "cd"))
 
@@ -116,7 +112,7 @@ REMEDIES = [empty_with_channels, empty_channels, delete_channels, delete_topic, 
 
 
 def depths(nsqd: Daemon) -> list[int]:
-    """Of the topic and its channels."""
+    """Returns the depths of the topic and of its channels."""
     topics = nsqd.stats("t")["topics"]
     return [each["depth"] for topic in topics for each in (topic, *topic["channels"])]
 
@@ -138,10 +134,7 @@ def test_remedy_makes_room_at_once(
     assert max([held_up, *left]) <= (of_topic if remedy in (empty_channels, delete_channels) else 0)
     later = Account(nsqd, "t")
 
-    def accepts_again() -> bool:
-        return all(later.publish(verb, SIZE) for verb in VERBS)
-
-    eventually(accepts_again)
+    eventually(lambda: all(later.publish(verb, SIZE) for verb in VERBS))
     create(nsqd, "t", "c", "d")
     eventually(lambda: nsqd.stats()["health"] == "OK")
     later.disconnect()
@@ -162,12 +155,6 @@ def test_dropped_messages_go_when_retention_is_reduced(full: Account) -> None:
     eventually(lambda: full.publish("/pub", SIZE))
 
 
-def look(nsqd: Daemon, channel: str) -> list[bytes]:
-    """The messages of a channel, which keeps them."""
-    answer = json.loads(ask(nsqd, f"GET /channel/peek?topic=t&channel={channel}&limit=1000")[1])
-    return [row["body"].encode() for row in answer["messages"]]
-
-
 @pytest.mark.parametrize("durability", ["none"])
 def test_messages_are_exported_while_the_daemon_is_stopped(full: Account, disk: SmallDisk) -> None:
     nsqd = full.daemon
@@ -175,12 +162,13 @@ def test_messages_are_exported_while_the_daemon_is_stopped(full: Account, disk: 
     full.disconnect()
     exported = gnsqadmin("data", "export", str(disk.files), "-", "--channel", "d").out.splitlines()
     nsqd.start()
-    assert [json.loads(line)["body"].encode() for line in exported] == look(nsqd, "d")
+    kept = json.loads(ask(nsqd, "GET /channel/peek?topic=t&channel=d&limit=1000")[1])["messages"]
+    assert [json.loads(line)["body"] for line in exported] == [row["body"] for row in kept]
 
 
 @pytest.mark.parametrize("durability", DURABILITIES[1:])
 def test_channel_is_emptied_though_another_one_needs_all_messages(full: Account, disk: SmallDisk) -> None:
-    """What must be recorded has space, which publishers do not get."""
+    # What must be recorded has space, which publishers do not get.
     nsqd = full.daemon
     request = head("POST /pub?topic=t", f"Content-Length: {SIZE}") + bytes(SIZE)  # arrives with the command before it
     answers = exchange(nsqd, head("POST /channel/empty?topic=t&channel=c") + request)

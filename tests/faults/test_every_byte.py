@@ -33,21 +33,21 @@ def record(number: int) -> bytes:
 
 
 def due_times() -> bytes:
-    """Ours alone: the first message of each file is due at once. A wrong byte makes that earlier, or later by minutes:
-    whether a message is due while the queue is drained must not depend on the time."""
+    """Returns ours alone: the first message of each file is due immediately. A wrong byte makes that earlier, or later
+    by minutes: whether a message is due while the queue is drained must not depend on the time."""
     due = time.time_ns() - (1 << 34) | 0x1FF << 24
     entries = [struct.pack(">H16sqi", 0, ID[number], due, 0) for number in (0, 2, 4)]
     return b"gnsqd due times 1\n" + b"".join(entries)
 
 
 def queue_files() -> dict[str, bytes]:
-    """Six messages in three files."""
+    """Returns the content of the files, which have six messages in three."""
     files = {f"{number:06}.dat": record(2 * number) + record(2 * number + 1) for number in range(3)}
     return {**files, "meta.dat": META, "due_times.dat": due_times()}
 
 
 class Damage(NamedTuple):
-    """Of one file: a byte changed by a mask, or (0) the end cut off from there."""
+    """A byte of a file that is changed by a mask, or (0) its end that is cut off from there."""
 
     file: str
     at: int
@@ -59,7 +59,7 @@ class Damage(NamedTuple):
         return data[: self.at] + bytes([data[self.at] ^ self.mask]) + data[self.at + 1 :]
 
     def spared(self) -> set[bytes]:
-        """Bodies that must come."""
+        """Returns the bodies that must come."""
         if not self.file[0].isdigit():
             return set(BODIES) if self.file == "due_times.dat" or not self.mask else set()
         first = 2 * int(self.file[:6])
@@ -82,7 +82,7 @@ ENDLESS = Damage("meta.dat", META.index(b"0,0"), 0x04)
 
 
 def lay_out(directory: Path, *, spare: Damage | None = None) -> None:
-    """All queues, of topics `d0`, `d1` and so on, in the order of DAMAGES; `spare` is left out."""
+    """Writes all queues, of topics `d0`, `d1` and so on, in the order of DAMAGES; `spare` is left out."""
     topics = []
     for number, damage in enumerate(DAMAGES):
         for name, data in queue_files().items():
@@ -93,8 +93,8 @@ def lay_out(directory: Path, *, spare: Damage | None = None) -> None:
 
 
 def drain(daemon: Daemon) -> list[set[bytes]]:
-    """The bodies that channel `c` gives of each topic."""
-    found: list[set[bytes]] = []
+    """Returns the bodies that channel `c` of each topic delivers."""
+    drained: list[set[bytes]] = []
     for first in range(0, len(DAMAGES), AT_A_TIME):
         names = [f"d{number}" for number in range(first, min(first + AT_A_TIME, len(DAMAGES)))]
         bodies: dict[str, set[bytes]] = {name: set() for name in names}
@@ -106,8 +106,8 @@ def drain(daemon: Daemon) -> list[set[bytes]]:
             # Twice: something may have been on its way.
             eventually(lambda: is_empty(daemon, clients, bodies))  # noqa: B023
             eventually(lambda: is_empty(daemon, clients, bodies))  # noqa: B023
-        found += bodies.values()
-    return found
+        drained += bodies.values()
+    return drained
 
 
 def is_empty(daemon: Daemon, clients: dict[str, Client], bodies: dict[str, set[bytes]]) -> bool:

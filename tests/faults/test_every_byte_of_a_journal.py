@@ -1,5 +1,5 @@
-"""A journal with any one byte wrong, or any of its files cut at any length: what the damage spares comes, nothing comes
-that was never published, and there is a line about it (contrib/docs/data-directory.md)."""
+"""A journal with any one byte wrong, or any of its files cut at any length: all that the damage spares comes, nothing
+comes that was never published, and there is a line about it (contrib/docs/data-directory.md)."""
 
 from collections.abc import Iterator
 from io import StringIO
@@ -35,7 +35,7 @@ def syncer() -> Iterator[Syncer]:
 
 
 def lay_out(directory: Path, syncer: Syncer, daemons: int) -> None:
-    """What several killed daemons leave: messages that are finished, put back, in flight, deferred and waiting in
+    """Leaves what several killed daemons do: messages that are finished, put back, in flight, deferred and waiting in
     channel `t:c`, in this order and each in a record of its own."""
     for first in range(0, 5 * daemons, 5):
         around = Fakes(directory, OPTIONS, syncer)
@@ -64,7 +64,7 @@ def lay_out(directory: Path, syncer: Syncer, daemons: int) -> None:
 
 
 class Files:
-    """Those of a journal, the oldest first, and where in them each message is."""
+    """The files of a journal, the oldest first, and where in them each message is."""
 
     def __init__(self, directory: Path) -> None:
         self.data = {path.name: path.read_bytes() for path in sorted(directory.glob("t.journal.*.dat"))}
@@ -92,7 +92,7 @@ class Files:
             (directory / name).write_bytes(damage.apply(data) if name == damage.file else data)
 
     def spared(self, damage: Damage) -> set[bytes]:
-        """What is not finished and not hit. Without its first line nothing in a file counts."""
+        """Returns the bodies that are not finished and not hit. Without its first line nothing in a file counts."""
         return {body for body, record in self._records.items() if not self._hits(damage, *record)} - FINISHED
 
     @staticmethod
@@ -105,7 +105,7 @@ class Files:
 
 
 def replay(directory: Path, syncer: Syncer) -> tuple[set[bytes], str]:
-    """The frames of all messages that topic and channel have to give, and the log."""
+    """Returns the frames of all messages that topic and channel have to give, and the log."""
     around = Fakes(directory, OPTIONS, syncer)
     store = around.stores.open_store("t")
     assert isinstance(store, JournalStore)
@@ -120,7 +120,7 @@ def replay(directory: Path, syncer: Syncer) -> tuple[set[bytes], str]:
 
 
 def everything_read(directory: Path) -> str:
-    """What `data verify` reports of the journal, as a log."""
+    """Returns what `data verify` reports of the journal, as a log."""
     log = StringIO()
     paths = sorted(directory.glob("t.journal.*.dat"))
     Replay("t", Logger("", Level.DEBUG, log), checks=True).read([str(path) for path in paths])
@@ -141,7 +141,7 @@ def test_what_damage_spares_is_kept_and_nothing_else_comes(segments: int, direct
         frames, log = replay(directory, syncer)
         assert frames <= set(files.frames.values()), damage
         assert frames >= {files.frames[body] for body in files.spared(damage)}, damage
-        if damage.file != files.last:  # what was finished is recorded once more behind it
+        if damage.file != files.last:  # what was finished is recorded once more after it
             assert not frames & finished, damage
         if damage.mask:
             reported = [line for line in log.split("\n") if damage.file in line]

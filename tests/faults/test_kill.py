@@ -1,4 +1,4 @@
-"""What a SIGKILL costs, ours and the real one: state by state, message by message.
+"""The cost of a SIGKILL, of ours and of the real one: state by state, message by message.
 
 TABLE has, for each state, flags, the steps that bring a daemon into it, and the groups of messages that are lost or
 delivered twice. The steps wait until /stats and the files of the disk queues show what they should, so nothing depends
@@ -196,9 +196,9 @@ def read(state: str) -> State:
     fates = {"nsqd": Fate(), "gnsqd": Fate()}
     steps = []
     for line in lines:
-        if found := re.fullmatch(r"(nsqd|gnsqd|both) (lost|duplicated):(.*)", line):
-            for name in ("nsqd", "gnsqd") if found[1] == "both" else (found[1],):
-                fates[name] = fates[name]._replace(**{found[2]: found[3].strip()})
+        if fate := re.fullmatch(r"(nsqd|gnsqd|both) (lost|duplicated):(.*)", line):
+            for name in ("nsqd", "gnsqd") if fate[1] == "both" else (fate[1],):
+                fates[name] = fates[name]._replace(**{fate[2]: fate[3].strip()})
         else:
             steps += [step.split() for step in line.split(";")]
     return State(title, flags.split(), steps, **fates)
@@ -256,8 +256,8 @@ class Victim:
     # Steps
 
     def load(self, sync: str) -> None:
-        """3 + 5 messages in the channel's disk queue, all synced, and no memory queue; then synced in another way, and
-        the 3 in flight."""
+        """Puts 3 + 5 messages into the channel's disk queue, without a memory queue and all synced; then syncs in
+        another way, and takes the 3."""
         self.channel()
         self.publish("first", "3")
         self.publish("rest", "5")
@@ -267,7 +267,7 @@ class Victim:
         self.take("first")
 
     def fill(self, queue: str) -> None:
-        """8 messages in memory, 16 on disk, synced, and 3 more, unsynced."""
+        """Puts 8 messages into memory, 16 on disk, synced, and 3 more, unsynced."""
         self.publish("memory", "8")
         self.publish("synced", "16")
         self.files(queue, "0:16", "written=0,16")
@@ -279,7 +279,7 @@ class Victim:
         self._wait_for_metadata("t")
 
     def channel(self) -> None:
-        self.post("topic/create")
+        self.topic()
         self.post("channel/create")
         self._wait_for_metadata("c")
 
@@ -292,7 +292,7 @@ class Victim:
         self.finished.update(self.acknowledged)
 
     def publish(self, group: str, count: str) -> None:
-        """In batches that the memory queue has room for; without one, at once."""
+        """Publishes in batches that the memory queue has room for; without one, all together."""
         bodies = self._new_bodies(group, int(count))
         size = self.memory or len(bodies)
         for first in range(0, len(bodies), size):
@@ -310,7 +310,8 @@ class Victim:
         return bodies[first:]
 
     def _send(self, line: bytes, body: bytes, bodies: list[bytes]) -> None:
-        """A publishing command and its OK; then wait until the channel has what it brought, if it gets it now."""
+        """Sends a publishing command and receives its OK; then waits until the channel has the messages, if it gets
+        them now."""
         self.publisher = self.publisher or Client(self.daemon.tcp_address)
         self.publisher.command(line, body)
         assert self.publisher.response() == b"OK"
@@ -321,12 +322,12 @@ class Victim:
             eventually(lambda: self.channel_stats()["message_count"] >= self.passed, "messages are in the channel")
 
     def handed_over(self) -> None:
-        """Not by the topic's depth: the real daemon's falls before the channel has the message."""
+        # Not by the topic's depth: the real daemon's falls before the channel has the message.
         expected = len(self.acknowledged)
         eventually(lambda: self.channel_stats()["message_count"] == expected, "all is in the channel")
 
     def take(self, group: str) -> None:
-        """The group, which is all there is in memory or the first on disk, is in flight."""
+        """Takes the group, which is all there is in memory or the first on disk, and keeps it in flight."""
         expected = set(self.groups[group])
         consumer = self._subscribed(len(self.in_flight) + len(expected))
         taken = {message.body: message for message in (consumer.message() for _ in expected)}
@@ -355,7 +356,7 @@ class Victim:
         eventually(lambda: self.channel_stats()["in_flight_count"] == len(self.in_flight), "answers have arrived")
 
     def finish_what_comes(self) -> None:
-        """A consumer takes and finishes what the channel delivers now; deferred messages stay."""
+        """Takes and finishes what the channel delivers now; deferred messages stay."""
         consumer = self._subscribed(1)
         # Not until the channel's depth is 0: a message that is being delivered is in no count for a moment.
         while len(self.finished) + self.channel_stats()["deferred_count"] < len(self.acknowledged):
@@ -368,7 +369,8 @@ class Victim:
         eventually(lambda: self.channel_stats()["in_flight_count"] == 0, "answers have arrived")
 
     def restart(self, *words: str) -> None:
-        """A clean exit, if it runs, which leaves everything on disk and synced, and a start with these flags."""
+        """Ends the daemon, if it runs, by a clean exit, which leaves everything on disk and synced, and starts it with
+        these flags."""
         self.disconnect()
         self.passed = 0
         if words:
@@ -380,7 +382,7 @@ class Victim:
         self.restart()
 
     def publish_until_killed(self, group: str) -> None:
-        """The kill hits a publisher with messages on their way, and comes right behind the OK to another one."""
+        """Kills while one publisher has messages on their way, right after the OK to another one."""
         busy = threading.Event()
         sent: list[bytes] = []
 
@@ -409,27 +411,25 @@ class Victim:
         self.groups[group] += sent
 
     def let_it_sync(self) -> None:
-        """Time for a sync that should not come: too little of it can hide a fault, but never show one."""
+        """Gives time for a sync that should not come: too little of it can hide a fault, but never show one."""
         time.sleep(0.2)
 
     def holds(self, *words: str) -> None:
-        """Wait until /stats has that; of topic and channel the messages in memory and those on disk."""
+        """Waits until /stats has that; of topic and channel the messages in memory and those on disk."""
         given = dict(word.split("=") for word in words)
         expected = (*position(given.get("topic", "0,0")), *position(given.get("channel", "0,0")))
         counts = {name: int(given.get(name, 0)) for name in ("in_flight", "deferred")}
 
-        def found() -> tuple[object, ...]:
+        def held() -> tuple[object, ...]:
             stats = self.stats()
-            (channel,) = stats["channels"] or [
-                {"depth": 0, "backend_depth": 0, "in_flight_count": 0, "deferred_count": 0}
-            ]
+            (channel,) = stats["channels"] or [Counter()]
             queues = [(entry["depth"] - entry["backend_depth"], entry["backend_depth"]) for entry in (stats, channel)]
             return *queues[0], *queues[1], {name: channel[f"{name}_count"] for name in counts}
 
-        wait_for(found, (*expected, counts))
+        wait_for(held, (*expected, counts))
 
     def files(self, queue: str, *words: str) -> None:
-        """Wait until the data files hold that many records, and meta has these positions, `0,0` or `any`."""
+        """Waits until the data files hold that many records, and meta has these positions, `0,0` or `any`."""
         records = {int(number): int(count) for number, count in (word.split(":") for word in words if ":" in word)}
         given = dict(word.split("=") for word in words if "=" in word)
         positions = [
@@ -437,25 +437,24 @@ class Victim:
             for text in (given.get("read", "0,0"), given.get("written", "0,0"))
         ]
 
-        def found() -> tuple[object, ...]:
+        def stored() -> tuple[object, ...]:
             synced = self._synced(queue)
             return self._records(queue), [at and by_meta for at, by_meta in zip(positions, synced, strict=True)]
 
-        wait_for(found, (records, positions))
+        wait_for(stored, (records, positions))
 
     def topic_is_read(self) -> None:
-        """Wait until meta shows that all records of its one data file have been read; nothing to wait for without
-        one."""
+        """Waits until meta shows that all records of its one data file, if there is one, have been read."""
         count = self._records("topic").get(0, 0)
         wait_for(lambda: self._synced("topic")[0] if count else (0, 0), (0, count))
 
     def _records(self, queue: str) -> dict[int, int]:
-        """How many are in each data file of a queue."""
+        """Returns how many are in each data file of a queue."""
         paths = self.daemon.data_path.glob(f"{QUEUES[queue]}.diskqueue.0*.dat")
         return {int(path.name.split(".")[-2]): path.stat().st_size // RECORD_SIZE for path in paths}
 
     def _synced(self, queue: str) -> list[Position]:
-        """Where reading and writing are by the meta file; without one, at the beginning."""
+        """Returns the positions of reading and writing in the meta file; without one, those of the beginning."""
         try:
             lines = (self.daemon.data_path / f"{QUEUES[queue]}.diskqueue.meta.dat").read_text().split()
         except FileNotFoundError:
@@ -465,12 +464,12 @@ class Victim:
     # The end
 
     def drain(self) -> Counter[bytes]:
-        """Take and finish everything; how often each body came.
+        """Takes and finishes everything; returns how often each body came.
 
-        Without a memory queue a message that is published for the purpose comes behind all that was there, also behind
+        Without a memory queue a message that is published for the purpose comes after all that was there, also after
         one that was between two queues and so in no count: none has come between the counts and this one, so none was.
         """
-        seen: Counter[bytes] = Counter()
+        delivered: Counter[bytes] = Counter()
         with Client(self.daemon.tcp_address) as publisher, Client(self.daemon.tcp_address) as client:
             # One at a time: a copy of a message that is in flight might be dropped.
             client.subscribe("t", "c", rdy=1)
@@ -483,13 +482,13 @@ class Victim:
                 publisher.publish("t", last)
                 came = take_until(client, last)
                 if not left and came == [last]:
-                    return seen
-                seen.update(body for body in came if not body.startswith(LAST))
+                    return delivered
+                delivered.update(body for body in came if not body.startswith(LAST))
                 time.sleep(POLL)
 
 
 def take_until(client: Client, last: bytes) -> list[bytes]:
-    """The bodies of what comes, each finished, up to `last`. The real daemon may write that into a damaged file, and
+    """Finishes what comes up to `last`, and returns the bodies. The real daemon may write that into a damaged file, and
     lose it: then up to a second in which nothing comes."""
     came: list[bytes] = []
     while last not in came:
@@ -526,13 +525,12 @@ class Outcome(NamedTuple):
         return {body for body, count in self.delivered.items() if count > 1 or body in self.finished}
 
     def check(self, fate: Fate) -> None:
-        """Exactly the messages of these groups."""
         for bodies, groups in ((self.lost, fate.lost), (self.duplicated, fate.duplicated)):
             assert bodies == {body for body in self.acknowledged if body.split()[0].decode() in groups.split()}
 
 
 def run(state: State, command: list[str], directory: Path) -> Outcome:
-    """Kill a daemon in this state, start it again and take everything; what came of its messages."""
+    """Kills a daemon in this state, starts it again and takes everything; returns what came of its messages."""
     victim = Victim(command, directory, state.flags)
     try:
         victim.daemon.start()
@@ -554,7 +552,7 @@ def run(state: State, command: list[str], directory: Path) -> Outcome:
 
 
 def row(state: State, *outcomes: Outcome) -> str:
-    """A line of the table, of nsqd and gnsqd."""
+    """Returns a line of the table, of nsqd and gnsqd."""
 
     def number(bodies: set[bytes]) -> str:
         return str(len(bodies)) if state.counted or not bodies else "n"
@@ -568,7 +566,7 @@ def row(state: State, *outcomes: Outcome) -> str:
 
 
 def table() -> list[str]:
-    """The rows in the documentation."""
+    """Returns the rows in the documentation."""
     rest = DOCUMENT.read_text().partition("\n| state | acknowledged | finished | nsqd: delivered |")[2]
     return rest.partition("\n\n")[0].split("\n")[2:]
 
@@ -593,7 +591,7 @@ def test_table_in_the_documentation_has_all_states_and_no_other() -> None:
 
 
 def test_nothing_acknowledged_is_lost_on_its_way_from_topic_to_channel(tmp_path: Path) -> None:
-    """For ours only: the real daemon's topic forgets a message before its channel has it."""
+    # Ours only: the real daemon's topic forgets a message before its channel has it.
     state = read(
         """moving
         memory=0 sync=50 files=100

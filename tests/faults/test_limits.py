@@ -6,8 +6,7 @@ What comes without end, in halves or as garbage is in test_bad_clients.py, and i
 import resource
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -17,31 +16,12 @@ from kit.certificates import issue
 from kit.daemons import DEADLINE, Daemon, eventually, open_socket
 from kit.http_api import exchange, head, read_all, split_responses
 from kit.nsq_client import Client, sized
-from kit.observers import GoodClients, resident_bytes, sockets
+from kit.observers import resident_bytes, served, sockets
 from kit.traffic import DaemonFactory, create, post, publish, take
 
-SLOWEST = 5.0  # seconds for a good client: what a hang would exceed, and a noisy machine does not
 MB = 1 << 20
 CROWD = 5000
 PER_CONNECTION = 32 * 1024  # bytes; 13 KB is what they take
-
-
-@contextmanager
-def served(daemon: Daemon, round_trips: int = 100) -> Iterator[None]:
-    """Good clients are served all the time, and at least so often while the block is under way."""
-    good = GoodClients(daemon)
-    try:
-        yield
-        target = len(good.received) + round_trips
-
-        def reached() -> bool:
-            good.check()
-            return len(good.received) >= target
-
-        eventually(reached)
-    finally:
-        good.stop()
-    assert good.slowest < SLOWEST
 
 
 # Connections
@@ -52,7 +32,7 @@ _limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # of this process, and o
 
 @pytest.mark.skipif(_limit < 2 * CROWD, reason=f"no more than {_limit} files may be open")
 def test_thousands_of_connections_come_at_once_and_cost_little(gnsqd: Daemon) -> None:
-    with served(gnsqd, 20), ExitStack() as stack:
+    with served(gnsqd) as good, ExitStack() as stack:
         before = 4  # the listeners, and the good clients
         eventually(lambda: sockets(gnsqd) == before)
         memory = resident_bytes(gnsqd)
@@ -61,6 +41,7 @@ def test_thousands_of_connections_come_at_once_and_cost_little(gnsqd: Daemon) ->
             sock = stack.enter_context(open_socket(gnsqd.http_address if http else gnsqd.tcp_address, DEADLINE))
             sock.sendall(b"GET /pi" if http else b"  V2")
         eventually(lambda: sockets(gnsqd) == before + CROWD)
+        good.go_on(20)
         grown = resident_bytes(gnsqd) - memory
     assert grown < CROWD * PER_CONNECTION
     eventually(lambda: sockets(gnsqd) == 2)
@@ -76,17 +57,12 @@ def test_one_connection_too_many_is_closed(gnsqd_factory: DaemonFactory, tmp_pat
     def connect() -> socket.socket:
         return open_socket(addresses[kind], DEADLINE)
 
-    def is_closed(sock: socket.socket) -> bool:
-        with suppress(ConnectionResetError):
-            assert sock.recv(1) == b""
-        return True
-
     listeners = 3
     eventually(lambda: sockets(gnsqd) == listeners)
     inside = [connect() for _ in range(3)]
     for _ in range(5):
         with connect() as outside:
-            assert is_closed(outside)
+            assert read_all(outside) == b""
     # The others of the daemon's doors are open, and those inside are served.
     for other in {"TCP", "HTTP"} - {kind}:
         open_socket(addresses[other], DEADLINE).close()
@@ -236,8 +212,8 @@ def test_who_floods_does_not_drown_the_others(gnsqd_factory: DaemonFactory, kind
         sock.sendall(before)
         floods.append(Flood(sock, data))
     try:
-        with served(gnsqd, 10):
-            pass
+        with served(gnsqd) as good:
+            good.go_on(10)
         assert resident_bytes(gnsqd) < memory + 100 * MB
     finally:
         for flood in floods:

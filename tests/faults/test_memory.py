@@ -34,13 +34,12 @@ def publish(daemon: Daemon, count: int, size: int) -> None:
 def test_memory_stays_bounded_while_a_backlog_is_filled_and_drained(
     gnsqd_factory: Callable[..., Daemon], size: int, count: int, mem_queue_size: int, limit: int
 ) -> None:
-    """The second half comes while the topic is paused: then its memory queue fills too, not only the channel's."""
     assert size * count > 1.9 * limit, "whoever kept it in memory would not be found out"
     gnsqd = gnsqd_factory(f"--mem-queue-size={mem_queue_size}")
     create(gnsqd, "t", "c")
     publish(gnsqd, count // 2, size)
     wait_for(gnsqd, "t", "c", depth=count // 2)
-    post(gnsqd, "/topic/pause?topic=t")
+    post(gnsqd, "/topic/pause?topic=t")  # so that its memory queue fills too, not only the channel's
     publish(gnsqd, count // 2, size)
     post(gnsqd, "/topic/unpause?topic=t")
     wait_for(gnsqd, "t", "c", depth=count)

@@ -15,7 +15,7 @@ from kit.traffic import DaemonFactory
 
 @contextlib.contextmanager
 def no_more_descriptors(nsqd: Daemon) -> Iterator[None]:
-    """As if the limit on open files were reached."""
+    """Lowers the limit on open files until no more can be opened."""
     soft, hard = resource.prlimit(nsqd.pid, resource.RLIMIT_NOFILE)
 
     def opened() -> dict[int, str]:

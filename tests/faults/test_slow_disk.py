@@ -25,7 +25,7 @@ def daemon_command(faults: Faults) -> list[str]:
 
 
 def drop_connections(server: socket.socket) -> int:
-    """Accept and close what has connected; how many those were."""
+    """Accepts and closes what has connected, and returns how many those were."""
     server.settimeout(0.05)
     for count in itertools.count():
         try:
@@ -48,7 +48,7 @@ class WaitingPublisher:
             assert self.sent <= IN_MEMORY + SYNC_EVERY
 
     def _publish_one(self) -> bool:
-        """Whether it waits: while no answer comes, the daemon answers others."""
+        """Returns True if it waits: while no answer comes, the daemon answers others."""
         self.client.command(f"PUB {self.topic}".encode(), b"%d" % self.sent)
         self.sent += 1
         for _ in range(3):
@@ -60,7 +60,7 @@ class WaitingPublisher:
         return True
 
     def settle(self) -> None:
-        """The last answer comes now, and all messages."""
+        """Receives the last answer, which comes now, and all messages."""
         assert self.client.response() == b"OK"
         self.client.close()
         assert sorted(map(int, drain(self.nsqd, self.topic))) == list(range(self.sent))
@@ -68,7 +68,7 @@ class WaitingPublisher:
 
 def test_everybody_else_goes_on(nsqd_factory: DaemonFactory, faults: Faults) -> None:
     def hold(name: str) -> None:
-        """Each fsync of files whose name matches."""
+        """Holds each fsync of files whose name matches."""
         faults.set({"call": "fsync", "name": name, "hold": True})
 
     lookupd = socket.create_server(("localhost", 0))

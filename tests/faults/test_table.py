@@ -16,14 +16,14 @@ DURABLE = ("`--durability=process`", "`--durability=disk`")
 
 
 def faults(*flags: str) -> tuple[int, list[dict[str, str]]]:
-    """Exit code and rows."""
+    """Returns exit code and rows."""
     run = run_tool("faults", *flags)
     assert not run.stderr or run.returncode == 1, run.stderr
     return run.returncode, rows(run.stdout.splitlines())
 
 
 def rows(lines: list[str]) -> list[dict[str, str]]:
-    return [found.groupdict() for line in lines if (found := ROW.fullmatch(line))]
+    return [row.groupdict() for line in lines if (row := ROW.fullmatch(line))]
 
 
 def table(document: str) -> list[str]:
@@ -41,16 +41,14 @@ def table(document: str) -> list[str]:
     ids=["kills", "power", "others"],
 )
 def test_nothing_is_lost_although_it_is_promised(count: int, pattern: str, flags: list[str]) -> None:
-    code, found = faults(f"--rows={pattern}", "--times=2", *flags)
-    assert len(found) == count
-    assert [row for row in found if row["lost"] != "0"] == []
+    code, table = faults(f"--rows={pattern}", "--times=2", *flags)
+    assert [row["lost"] for row in table] == ["0"] * count
     assert code == 0
 
 
 def test_nothing_is_lost_by_kills_while_channels_are_rewound_and_changed() -> None:
-    """The exit code says whether all was as answered."""
     code, (row,) = faults("--rows=durability=process", "--times=2", "--seed=330", "--rewinds", "--changes")
-    assert code == 0
+    assert code == 0  # all was as answered
     counts = {what: int(count) for count, what in re.findall(r"(\d+) ([a-z ]+[a-z])[, ]", row["rest"])}
     assert list(counts) == ["rewinds", "channels created in the past", "cancelled", "changes of rules"]
     assert counts["rewinds"] + counts["channels created in the past"] > 0
@@ -58,7 +56,7 @@ def test_nothing_is_lost_by_kills_while_channels_are_rewound_and_changed() -> No
 
 
 def test_what_was_not_synced_is_lost_with_the_power() -> None:
-    """So another test could fail; and it is not promised."""
+    # So another test could fail; and it is not promised.
     code, (row,) = faults("--rows=^. power lost.*durability=process", "--times=1")
     assert row["lost"] != "0"
     assert code == 0

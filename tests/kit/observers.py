@@ -5,14 +5,16 @@ import random
 import re
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kit.daemons import Daemon
+from kit.daemons import Daemon, eventually
 from kit.lookupds import Lookupd
 from kit.nsq_client import HEARTBEAT, MESSAGE, Client
 
 GOOD = "good-topic"
+SLOWEST = 5.0  # seconds for a good client: what a hang would exceed, and a noisy machine does not
 
 
 class GoodClients:
@@ -77,16 +79,37 @@ class GoodClients:
     def _took(self, began: float) -> None:
         self.slowest = max(self.slowest, time.monotonic() - began)
 
+    def go_on(self, round_trips: int, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Waits until that many more messages have been received, and calls `meanwhile` again and again."""
+        target = len(self.received) + round_trips
+
+        def reached() -> bool:
+            meanwhile()
+            self.check()
+            return len(self.received) >= target
+
+        eventually(reached)
+
     def check(self) -> None:
-        """Raises if something failed so far."""
         assert not self._failures, self._failures
 
     def stop(self) -> None:
-        """Stops publishing, waits until everything has come, and raises if something failed."""
+        """Publishes no more, waits until everything has come, and raises AssertionError for what failed."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
         self.check()
+
+
+@contextmanager
+def served(daemon: Daemon) -> Iterator[GoodClients]:
+    """Serves good clients during the block, none of which may wait for long."""
+    good = GoodClients(daemon)
+    try:
+        yield good
+    finally:
+        good.stop()
+    assert good.slowest < SLOWEST
 
 
 def open_files(pid: int | str) -> list[str]:

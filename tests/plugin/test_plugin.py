@@ -50,8 +50,8 @@ def test_a_project_that_does_not_use_it_pays_for_three_modules() -> None:
 def test_installed_package_announces_the_plugin() -> None:
     if "site-packages" not in testing.__file__:
         pytest.skip("runs from a source tree, which announces nothing")
-    found = {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
-    assert PLUGIN in found
+    plugins = {entry.value for entry in importlib.metadata.entry_points(group="pytest11")}
+    assert PLUGIN in plugins
 
 
 def test_fixture_gives_a_daemon_to_publish_to_and_marker_its_flags(project: Project) -> None:

@@ -79,7 +79,7 @@ INSTALL, START = yaml.safe_load(ACTION.read_text("utf-8"))["runs"]["steps"]
 
 
 def run_step(step: dict[str, Any], directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """As GitHub's runner runs it: `directory` is its temporary directory."""
+    """Runs it as GitHub's runner does: `directory` is its temporary directory."""
     assert step["shell"] == "bash"
     environment = {**os.environ, "RUNNER_TEMP": str(directory), "GITHUB_OUTPUT": str(directory / "output"), **variables}
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
@@ -89,7 +89,7 @@ def run_step(step: dict[str, Any], directory: Path, **variables: str) -> subproc
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The runner's directory after the first step, with a gnsqd that writes its pid."""
+    """Gives the runner's directory after the first step, with a gnsqd that writes its pid."""
     program = tmp_path / "gnsqd" / "bin" / "gnsqd"
     program.parent.mkdir(parents=True)
     program.write_text(f'#!/bin/sh\necho $$ >{tmp_path}/pid\nexec {" ".join(own_command())} "$@"\n')
@@ -111,7 +111,7 @@ def test_action_installs_the_repository_it_is_in() -> None:
 
 @pytest.fixture
 def flags() -> str:
-    """Addresses that nobody else has, and no line in the log."""
+    """Gives addresses that nobody else has, and no line in the log."""
     names = ("tcp", "embedded-lookupd-tcp", "embedded-lookupd-http", "admin-http")
     addresses = [f"--{name}-address=127.0.0.1:0" for name in names]
     return " ".join([*addresses, f"--http-address=127.0.0.1:{free_port()}", "--log-level=warn"])

@@ -40,7 +40,7 @@ def pid_of(daemon: Daemon) -> int:
 
 
 def parent_of(daemon: Daemon) -> int:
-    """The pid of the process that has forked it (proc(5), stat, 4)."""
+    """Returns the pid of the process that has forked it (proc(5), stat, 4)."""
     return int(Path(f"/proc/{pid_of(daemon)}/stat").read_text("utf-8").rpartition(")")[2].split()[1])
 
 
@@ -112,7 +112,7 @@ def test_daemon_that_cannot_start_has_its_log_in_one_error(tmp_path: Path) -> No
 
 
 def test_daemon_that_answers_no_ping_with_200_serves(tmp_path: Path) -> None:
-    """Whatever says that it does: an error, the log of a daemon without HTTP, a silent daemon at a port that it has."""
+    """Knows it by an error, the log of a daemon without HTTP, a silent daemon at a port that it has."""
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{32 * 't'}\n")
     tokens.chmod(0o600)
@@ -173,7 +173,7 @@ print(daemons[1].http_address, daemons[1]._process.pid, flush=True)
     ],
 )
 def test_daemons_end_with_the_process_of_the_tests(tmp_path: Path, before: str, after: str) -> None:
-    """Also where that is not at all fit for being forked."""
+    """Tries processes that are not at all fit for being forked."""
     script = SCRIPT.format(before=before, after=after)
     command = [sys.executable, "-Werror", "-c", script, str(tmp_path), str(free_port()), str(free_port())]
     run = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE)
