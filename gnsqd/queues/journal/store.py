@@ -23,7 +23,6 @@ from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messa
 from gnsqd.queues.journal.backend import backend_of, deferred_of, journal_messages, journaled_queue
 from gnsqd.queues.journal.history import LogRange, TopicHistory
 from gnsqd.queues.journal.journal import Journal
-from gnsqd.queues.journal.states import QueueNotes
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.store import Context, Store
@@ -39,7 +38,8 @@ PROGRESS_SECONDS = 5.0
 
 
 class JournalStore(Store):
-    """Owns the journal of one topic, and the queues in it."""
+    """Owns the journal of one topic, and the queues in it. Each method may raise StorageError, and may yield, except
+    `append`."""
 
     def __init__(self, topic: str, context: Context, journal: Journal) -> None:
         self._journal = journal
@@ -83,6 +83,7 @@ class JournalStore(Store):
 
     @property
     def restored_channels(self) -> list[str]:
+        """The channels that only the journal knows so far."""
         return list(self._restored)
 
     def channel_queue(self, channel: str, past: Queue | None = None) -> Queue:
@@ -103,6 +104,8 @@ class JournalStore(Store):
         return queue
 
     def past_queue(self, channel: str, begin: int) -> Queue | None:
+        """Returns a queue, not yet in the journal, with what can be delivered again from the message with number
+        `begin` on: for `channel_queue`, without a yield in between. None for an ephemeral channel."""
         if is_ephemeral(channel):
             return None
         queue = self.new_queue(f"{self.topic}:{channel}")
@@ -139,6 +142,7 @@ class JournalStore(Store):
                 self.log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
 
     def delete_channel(self, channel: str) -> None:
+        """Writes that the channel is deleted, and removes its disk queue."""
         if is_ephemeral(channel):
             return
         self._journal.flush()
@@ -156,6 +160,7 @@ class JournalStore(Store):
         self._are_copies = False
 
     def append(self, messages: list[Message]) -> None:
+        """Keeps messages before they are queued, all or none."""
         if self._journal.failed is not None:
             self._report(self._journal.check)
         journal_messages(self._journal, messages)
@@ -179,11 +184,13 @@ class JournalStore(Store):
             self.context.set_health(None)
 
     def take_back(self) -> tuple[list[Message], int]:
+        """Drops the messages that `write` could not keep, if none of them has left the queues; returns them, and how
+        many were handed over to the channels."""
         journal = self._journal
         first, end = journal.log.unwritten.first, journal.log.next_number
         if first >= end or journal.log.tail.failed is not None:
             return [], 0
-        notes = [each for each in journal.states.queues.values() if isinstance(each, QueueNotes)]
+        notes = journal.states.queues.values()
         handed_over = backend_of(self.queue).notes.finished.between(first, end).count()
         for each in notes:
             owed = handed_over if each.index else end - first - handed_over
@@ -302,7 +309,7 @@ class JournalStore(Store):
                 journal.commit()
             else:
                 journal.mark_converting()
-            queues = [notes.queue for notes in journal.states.queues.values() if isinstance(notes, QueueNotes)]
+            queues = [notes.queue for notes in journal.states.queues.values()]
             left = sum(map(self._write_to_disk, queues))
             if not left:
                 journal.log.sync_files()  # before the journal records that it does not count
