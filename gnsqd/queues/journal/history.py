@@ -46,26 +46,31 @@ class TopicHistory:
         self._begin = journal.retention.begin
 
     @property
+    def first(self) -> int:
+        """The number from which on all messages are retained, as it was when this object was made."""
+        return self._begin
+
+    @property
     def count(self) -> int:
         """The number of messages, finished or not."""
-        journal = self._journal
-        return max(journal.log.next_number - self._begin - self.retention.absent.count(), 0)
+        return max(self._journal.log.next_number - self.first - self.retention.absent.count(), 0)
 
     @property
     def size(self) -> int:
         """The bytes of the segments that have these, as far as they are written."""
-        return sum(segment.size for segment in self._journal.log.segments.all if segment.end > self._begin)
+        first = self.first
+        return sum(segment.size for segment in self._journal.log.segments.all if segment.end > first)
 
     @property
     def oldest(self) -> int | None:
         """The time when the first of them was published (wall clock, ns); None if there is none."""
-        return self.published(self._begin)
+        return self.published(self.first)
 
-    def position(self, text: str, begin: int = -1) -> int:
+    def position(self, text: str) -> int:
         """Returns the number of the message at `first`, at a time as for `parse_moment`, also after the last message,
-        or with an id, among the messages from `begin` on, by default the retained ones. Raises ValueError if `text` is
-        none of these, MessageNotFound. May yield."""
-        begin = self._begin if begin < 0 else begin
+        or with an id, among the messages from `first` on. Raises ValueError if `text` is none of these,
+        MessageNotFound. May yield."""
+        begin = self.first
         if text == "first":
             return begin
         if len(text) == 16:
@@ -260,13 +265,8 @@ class MessagesDamaged(UnreadableRange):
     """They should be there."""
 
 
-class LogRange:
-    """The messages of one journal from number `first` up to, not including, `next`. Each method may raise
-    StorageError."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._history = TopicHistory(journal)
+class LogRange(TopicHistory):
+    """The messages of one journal from number `first` up to, not including, `next`."""
 
     @property
     def epoch(self) -> str:
@@ -282,8 +282,8 @@ class LogRange:
     def first(self) -> int:
         """The number from which on all messages are kept, by the retention or for a channel, except for damage."""
         # What a queue has not finished is kept, and it has finished nothing behind the ceiling.
-        kept = min([self._journal.retention.begin, *(self._ceiling(finished) for finished in self._finished)])
-        return max(kept, self._ceiling(self._journal.retention.absent), 1)
+        kept = min([self.retention.begin, *(self._ceiling(finished) for finished in self._finished)])
+        return max(kept, self._ceiling(self.retention.absent), 1)
 
     @property
     def _finished(self) -> list[Spans]:
@@ -295,8 +295,7 @@ class LogRange:
 
     def _next_kept(self, number: int) -> int:
         """Returns the number of the first message, from `number` on, that is kept."""
-        retention = self._journal.retention
-        retained = retention.absent.missing(max(number, retention.begin))
+        retained = self.retention.absent.missing(max(number, self.retention.begin))
         return min([retained, *(finished.missing(number) for finished in self._finished)])
 
     @property
@@ -308,21 +307,11 @@ class LogRange:
                 self._journal.flush()
         return log.safe_number
 
-    @property
-    def size(self) -> int:
-        """The bytes of the segments that have these messages, as far as they are written."""
-        first = self.first
-        return sum(segment.size for segment in self._journal.log.segments.all if segment.end > first)
-
     def position(self, text: str) -> int:
-        """Returns the number that `text` is; or `first`, `next`, or as `TopicHistory.position`. May yield."""
+        """Returns the number that `text` is; or that of `next`, or as `TopicHistory.position`. May yield."""
         if text.isdecimal() and len(text) < 16:  # an id has 16 digits
             return max(int(text), 1)
-        return self.next if text == "next" else min(self._history.position(text, self.first), self.next)
-
-    def published(self, number: int, end: int) -> int | None:
-        """Returns what `TopicHistory.published` does."""
-        return self._history.published(number, end)
+        return self.next if text == "next" else min(super().position(text), self.next)
 
     def read(self, number: int, end: int, size: int, queue: Queue | None = None) -> tuple[list[bytes], int]:
         """Returns messages in a row from `number` on, which is less than `end` and that at most `next`, and the number
@@ -376,7 +365,3 @@ class LogRange:
     def channel_position(self, queue: Queue) -> int:
         """Returns the number of the first message that a channel has not finished, or a topic not handed over."""
         return min(max(backend_of(queue).notes.finished.floor, 1), self._journal.log.next_number)
-
-    def advance(self, queue: Queue, end: int) -> int:
-        """Finishes the messages before number `end` in a channel as `TopicHistory.advance`."""
-        return self._history.advance(queue, end)
