@@ -184,8 +184,8 @@ class JournalBackend(Backend):
         start = self.front()
         if start != self._first_seen[0]:
             with suppress(StorageError):  # the next read of the queue logs it
-                if frames := self.journal.log.read(start, start + 1)[1]:
-                    self._first_seen = (start, Message(frames[0], 0, 0).timestamp)
+                if (published := self.journal.log.published(start, start + 1)) is not None:
+                    self._first_seen = (start, published)
         return self._first_seen[1] if start == self._first_seen[0] else maxsize
 
     def order(self, message: Message) -> int:

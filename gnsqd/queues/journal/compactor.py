@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
-from struct import Struct
 from sys import maxsize
 from time import monotonic, time_ns
 
@@ -41,7 +40,6 @@ RETRY_SECONDS = 5.0
 LEAST_SEGMENTS = 4  # full ones, whose bytes a journal may take, whatever of them is live
 MOST_FILES = 16  # segments besides the last that a journal may have, however small they are
 PARTS = 8  # a segment has at most such a part of the retained bytes, and messages of such a part of the time
-_TIMESTAMP = Struct(">8xq")  # of a frame, behind size and type
 
 _first = attrgetter("first")
 
@@ -67,7 +65,7 @@ class Retention:
         self.advance()
         segments = log.segments
         with suppress(StorageError):
-            if self.max_age and segments and (published := _published(segments.all[-1].first, segments)):
+            if self.max_age and segments and (published := log.published(segments.all[-1].first, log.next_number)):
                 log.begun -= (time_ns() - published) / SECOND
 
     def _set(self, max_bytes: int, max_age: int, begin: int) -> None:
@@ -106,7 +104,7 @@ class Retention:
         for segment in reversed(segments.all[:-1]):
             room -= segment.size
             if horizon and room >= 0 and not segment.newest:
-                segment.newest = _published(segment.end - 1, segments) or 1
+                segment.newest = self.log.published(segment.end - 1, segment.end) or 1
             if room < 0 or (horizon and segment.newest < horizon):
                 break
             kept = segment
@@ -147,12 +145,6 @@ class Retention:
             piece.add(max(start, self.begin), stop)
             yield piece
             start = stop
-
-
-def _published(number: int, segments: Segments) -> int:
-    """Returns when the first message from `number` on was published (wall clock, ns), 0 if there is none."""
-    frames = segments.read(number, maxsize)[1]
-    return int(_TIMESTAMP.unpack_from(frames[0])[0]) if frames else 0
 
 
 class Compactor:

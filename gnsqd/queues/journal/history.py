@@ -12,6 +12,7 @@ name that a log gets when somebody first asks for it, distinguishes it from anot
 made again, or after the data directory was removed.
 """
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,7 +30,7 @@ from gnsqd.queues.moment import MessageNotFound, parse_moment
 from gnsqd.queues.ordering import arrange
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, NSQError, StorageError
-from gnsqd.shared.journal.records import cut_put, decode_put
+from gnsqd.shared.journal.records import EPOCH, cut_put, decode_put
 from gnsqd.shared.journal.spans import Spans
 
 FOREVER = float("inf")  # seconds
@@ -210,8 +211,8 @@ class TopicHistory:
     def published(self, number: int, end: int | None = None) -> int | None:
         """Returns when the first message from `number` on and before `end` was published (wall clock, ns), None if
         there is none."""
-        frames = self._journal.log.read(number, self._journal.log.next_number if end is None else end)[1]
-        return Message(frames[0], 0, 0).timestamp if frames else None
+        log = self._journal.log
+        return log.published(number, log.next_number if end is None else end)
 
     def _number_at(self, time: int, first: int) -> int:
         """Returns the number of the first message published then or later, from `first` on."""
@@ -272,7 +273,9 @@ class LogRange(TopicHistory):
     def epoch(self) -> str:
         """The name of this log. May yield."""
         log = self._journal.log
-        log.make_epoch()
+        if not log.epoch:
+            log.epoch = os.urandom(8)
+            log.declare(EPOCH, log.encoder.record(EPOCH, log.epoch))
         if not log.is_epoch_safe:
             self._journal.commit()
             log.is_epoch_safe = True

@@ -16,6 +16,7 @@ from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.journal.segments import AppendedFile, OpenFiles, Segments, mark_continued
+from gnsqd.queues.message import Message
 from gnsqd.shared.disk_format import segment_name
 from gnsqd.shared.errors import StorageError, failing_as_go
 from gnsqd.shared.journal.records import EPOCH, RETENTION, Encoder, Mark, PutBatch
@@ -105,12 +106,6 @@ class Log:
         self._lasting[type] = record
         self.unwritten.lasts.append(record)
         self._on_dirty()
-
-    def make_epoch(self) -> None:
-        """Gives the log its name, if it has none."""
-        if not self.epoch:
-            self.epoch = os.urandom(8)
-            self.declare(EPOCH, self.encoder.record(EPOCH, self.epoch))
 
     def write(self, segment: Segment, file: AppendedFile, head: bytes, notes: list[bytes]) -> None:
         """Writes what was appended, between these records; StorageError: nothing is written."""
@@ -220,6 +215,12 @@ class Log:
         if number >= first:
             return self.unwritten.read(number, end)
         return self.segments.read(number, min(end, first))
+
+    def published(self, number: int, end: int) -> int | None:
+        """Returns when the first message from `number` on and before `end` was published (wall clock, ns), None if
+        there is none."""
+        frames = self.read(number, end)[1]
+        return Message(frames[0], 0, 0).timestamp if frames else None
 
     @property
     def safe_number(self) -> int:

@@ -257,10 +257,6 @@ def decode_held(payload: bytes) -> tuple[int, list[tuple[int, int, int]]]:
     return queue, list(_HELD.iter_unpack(entries))
 
 
-def decode_retention(payload: bytes) -> tuple[int, int, int]:
-    return _unpack(_RETENTION, payload)  # type: ignore[return-value]
-
-
 def index_size(end: bytes) -> int:
     """Returns the size of the record with the index of a segment that ends like this, if it has one, in bytes."""
     return HEADER.size + int.from_bytes(end[-_NUMBER.size :], "big")
@@ -335,6 +331,7 @@ def _unpack(layout: Struct, payload: bytes | memoryview) -> tuple[int, ...]:
 
 decode_snapshot = partial(_unpack, _SNAPSHOT)  # (next number, next queue)
 decode_put = partial(_unpack, _PUT)  # (number of the first, count, due time)
+decode_retention = partial(_unpack, _RETENTION)  # (bytes, ns, number of the first)
 
 
 def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int, int, int]:

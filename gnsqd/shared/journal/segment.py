@@ -94,15 +94,6 @@ class Segment:
         return array("q", compress(numbers, pending)), array("q", compress(times, pending))
 
     @classmethod
-    def load(cls, path: str) -> "tuple[Segment, Spans] | None":
-        """Returns a segment and the numbers of its messages, by its index; None if it has none that is whole. Raises
-        OSError. Damage of its messages is found when these are needed."""
-        found = read_index(path)
-        with suppress(StorageError):
-            return None if found is None else cls.indexed(path, *found)
-        return None
-
-    @classmethod
     def indexed(cls, path: str, size: int, salt: int, numbers: "array[int]") -> "tuple[Segment, Spans]":
         """Returns a segment with that index, and the numbers of its messages; raises StorageError."""
         due_at = _due_at(numbers)
