@@ -25,7 +25,6 @@ from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.schedule import Schedule
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.journal.replay import ReplayedQueue
 from gnsqd.shared.journal.spans import Spans
 
 MAX_READS = 16  # of the journal in one step, where messages are scattered
@@ -278,12 +277,6 @@ class JournalBackend(Backend):
         queues: list[QueueNotes] = [self.notes] if self.notes.index else list(self.journal.states.queues.values())
         for queue in queues:
             queue.note_finished_span(start, end)
-
-    def restore(self, state: ReplayedQueue, queued: Spans) -> None:
-        """Restores the state of a replay, with the messages that are `queued`."""
-        self.notes.finished = state.finished
-        self.notes.attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
-        self.put_spans(queued)
 
     def empty(self) -> None:
         """Drops what the topic has handed over to a channel, or what it still has. StorageError: not written yet."""

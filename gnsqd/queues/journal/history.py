@@ -308,7 +308,7 @@ class LogRange(TopicHistory):
         if log.unwritten.first < log.next_number:
             with suppress(StorageError):  # a full disk: readers and `advance` make room
                 self._journal.flush()
-        return log.safe_number
+        return log.tail.safe_number
 
     def position(self, text: str) -> int:
         """Returns the number that `text` is; or that of `next`, or as `TopicHistory.position`. May yield."""

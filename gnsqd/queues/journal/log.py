@@ -222,11 +222,6 @@ class Log:
         frames = self.read(number, end)[1]
         return Message(frames[0], 0, 0).timestamp if frames else None
 
-    @property
-    def safe_number(self) -> int:
-        """Returns the number behind the last message that survives what it is to survive."""
-        return min(self.tail.unconfirmed_number, self.unwritten.first, self.next_number)
-
     def sync_files(self) -> None:
         """Makes what is written, and the names of all files, survive a loss of power; raises StorageError. May
         yield."""
@@ -287,9 +282,10 @@ class LogTail:
             bell.ring()
 
     @property
-    def unconfirmed_number(self) -> int:
-        """Returns the number of the first message that is written and not confirmed, behind all if there is none."""
-        return self._unconfirmed[0][1][1][0][0] if self._unconfirmed else maxsize
+    def safe_number(self) -> int:
+        """Returns the number behind the last message that survives what it is to survive."""
+        unconfirmed = min((marks[0][0] for _, (_, marks) in self._unconfirmed), default=maxsize)
+        return min(unconfirmed, self._log.unwritten.first, self._log.next_number)
 
     def _release(self, file: AppendedFile) -> None:
         """Lets it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""

@@ -50,28 +50,24 @@ class JournalStore(Store):
         self._ending = False
         super().__init__(topic, context)
         self.write_ahead = self
-        self._restore()
+        replay = journal.replay
+        for index, state, left in replay.unread():
+            queue = self.new_queue(state.name) if index else self.queue
+            backend = backend_of(queue)
+            backend.notes.finished = state.finished
+            backend.notes.attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
+            if index:
+                numbers, times = replay.due_of(state, left)
+                left = left.without(Spans.of(numbers))
+                deferred_of(queue).hold_until(times, numbers)
+                self._restored[state.name.rpartition(":")[2]] = queue
+            backend.put_spans(left)
+            journal.states.add(backend.notes, index)
 
     def new_queue(self, name: str) -> Queue:
         if is_ephemeral(name):
             return super().new_queue(name)
         return journaled_queue(name, self.context.options, self.log, self._journal)
-
-    def _restore(self) -> None:
-        """Queues the messages that a replay found, for the topic and its channels."""
-        journal = self._journal
-        replay = journal.replay
-        for index, state, left in replay.unread():
-            queue = self.new_queue(state.name) if index else self.queue
-            backend = backend_of(queue)
-            if index:
-                backend.notes.index = index
-                numbers, times = replay.due_of(state, left)
-                left = left.without(Spans.of(numbers))
-                deferred_of(queue).hold_until(times, numbers)
-                self._restored[state.name.rpartition(":")[2]] = queue
-            backend.restore(state, left)
-            journal.states.add(backend.notes, index)
 
     @property
     def history(self) -> TopicHistory:
@@ -100,7 +96,7 @@ class JournalStore(Store):
                 # It may have been there before: rather everything once more than something not at all.
                 backend.notes.finished = journal.replay.present.gaps(0, journal.log.next_number)
                 backend.put_spans(handed_over.without(backend.notes.finished))
-            backend.notes.index = journal.states.add(backend.notes)
+            journal.states.add(backend.notes)
         return queue
 
     def past_queue(self, channel: str, begin: int) -> Queue | None:
