@@ -26,10 +26,10 @@ from gnsqd.options import SECOND
 from gnsqd.queues.journal.backend import JournalDeferred, backend_of, deferred_of
 from gnsqd.queues.journal.journal import Journal
 from gnsqd.queues.message import Message, time_of
-from gnsqd.queues.moment import MessageNotFound, parse_moment
+from gnsqd.queues.moment import parse_moment
 from gnsqd.queues.ordering import arrange
 from gnsqd.queues.queue import Queue
-from gnsqd.shared.errors import BrokerError, NSQError, StorageError
+from gnsqd.shared.errors import BrokerError, NotFound, NSQError, StorageError
 from gnsqd.shared.journal.records import EPOCH, cut_put, decode_put
 from gnsqd.shared.journal.spans import Spans
 
@@ -70,7 +70,7 @@ class TopicHistory:
     def position(self, text: str) -> int:
         """Returns the number of the message at `first`, at a time as for `parse_moment`, also after the last message,
         or with an id, among the messages from `first` on. Raises ValueError if `text` is none of these,
-        MessageNotFound. May yield."""
+        NotFound. May yield."""
         begin = self.first
         if text == "first":
             return begin
@@ -81,7 +81,7 @@ class TopicHistory:
 
     def find_deferred(self, queue: Queue, id: str) -> tuple[int, Message] | None:
         """Returns when the message with this id is due, and it, if `queue` holds it back in the journal alone. Raises
-        ValueError if this is not an id, MessageNotFound. May yield."""
+        ValueError if this is not an id, NotFound. May yield."""
         number = self._number_of(id, self.retention.floor())
         near = self._journal.log.read(number, number + 1)[2] - time_ns() + monotonic_ns()
         deferred = queue.deferred
@@ -236,7 +236,7 @@ class TopicHistory:
                     return number
                 if message.timestamp > latest:
                     break
-        raise MessageNotFound("message does not exist")
+        raise NotFound("message")
 
     def _messages(self, number: int) -> Iterator[tuple[int, Message]]:
         turns = Turns()
@@ -251,19 +251,13 @@ class TopicHistory:
 
 
 class UnreadableRange(NSQError):
-    """Messages of a range cannot be read; the next one that can has the number `readable`."""
+    """Messages of a range cannot be read: they are not kept any more if `gone`, else they should be there. The next one
+    that can has the number `readable`."""
 
-    def __init__(self, text: str, readable: int) -> None:
+    def __init__(self, text: str, readable: int, gone: bool) -> None:
         super().__init__(text)
         self.readable = readable
-
-
-class MessagesGone(UnreadableRange):
-    """They are not kept any more."""
-
-
-class MessagesDamaged(UnreadableRange):
-    """They should be there."""
+        self.gone = gone
 
 
 class LogRange(TopicHistory):
@@ -318,8 +312,8 @@ class LogRange(TopicHistory):
 
     def read(self, number: int, end: int, size: int, queue: Queue | None = None) -> tuple[list[bytes], int]:
         """Returns messages in a row from `number` on, which is less than `end` and that at most `next`, and the number
-        behind them: payloads of PUT records of about `size` bytes, and at least one message. MessagesGone,
-        MessagesDamaged. Never yields.
+        behind them: payloads of PUT records of about `size` bytes, and at least one message.
+        Raises UnreadableRange. Never yields.
 
         With the `queue` of a channel, messages that are not kept any more since the channel has finished them are
         skipped: of a range of such messages, it returns none and `end`."""
@@ -334,9 +328,9 @@ class LogRange(TopicHistory):
             if (behind := self._behind_finished(queue, number)) > number:
                 return self.read(behind, end, size, queue) if behind < end else ([], end)
             if (kept := self._next_kept(number)) > number and number not in log.lost:
-                raise MessagesGone(f"messages {number} to {kept - 1} are not kept any more", kept)
+                raise UnreadableRange(f"messages {number} to {kept - 1} are not kept any more", kept, gone=True)
             readable = log.read(number, log.next_number)[0]
-            raise MessagesDamaged(f"messages {number} to {readable - 1} can't be read", readable)
+            raise UnreadableRange(f"messages {number} to {readable - 1} can't be read", readable, gone=False)
         payloads[0] = cut_put(payloads[0], number, end)
         payloads[-1] = cut_put(payloads[-1], number, end)
         first, count, _ = decode_put(payloads[-1])
