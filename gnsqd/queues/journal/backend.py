@@ -1,7 +1,7 @@
 """The backend of a queue whose messages are in the journal of the topic.
 
 The journal has every message, those in memory too. So the backend has only the numbers of the messages that memory has
-no room for, as runs. What becomes of messages is in `notes`.
+no room for, as runs. What becomes of messages is noted in `states`.
 """
 
 from collections import deque

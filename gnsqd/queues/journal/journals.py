@@ -92,7 +92,7 @@ class Journals:
         self._bell.set()
 
     def _note_old(self, journal: "Journal") -> None:
-        if len(journal.log.segments) > 1 or journal.retention.expires:
+        if len(journal.log.segments.all) > 1 or journal.retention.expires:
             self._old[journal] = None
             self._old_bell.set()
 

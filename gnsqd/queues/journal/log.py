@@ -172,7 +172,7 @@ class Log:
         self.begun = monotonic()
         self._begin, self.snapshot_end, self._snapshot_size = begin, self.tail.position, size + len(rest)
         self.tail.go_on_in(file)
-        if len(self.segments) and self.segments.all[-1] not in self._unmarked:
+        if self.segments.all and self.segments.all[-1] not in self._unmarked:
             self._unmarked.append(self.segments.all[-1])
         self.segments.all.append(segment)
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)

@@ -151,9 +151,6 @@ class Segments:
         self._open_files = open_files
         self._reading: Segment | None = None
 
-    def __len__(self) -> int:
-        return len(self.all)
-
     def reader(self, group: Sequence[Segment]) -> "Segments":
         """Returns some of them once more, with descriptors of their own."""
         copies = [copy(segment) for segment in group]

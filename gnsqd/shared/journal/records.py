@@ -197,7 +197,6 @@ class PutBatch:
             self._frames, self._frames_size = [], 0
 
     def clear_messages(self) -> None:
-        """Drops all messages."""
         self.puts, self.marks, self.puts_size = [], [], 0
         self._frames, self._frames_size = [], 0
 
