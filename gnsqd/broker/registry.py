@@ -21,10 +21,6 @@ T = TypeVar("T", TopicMetadata, ChannelMetadata)
 CLOSERS = 8  # topics that are closed at a time; each has some files open meanwhile
 
 
-class TopicNotFound(NotFound):
-    what = "TOPIC"
-
-
 class Registry:
     """Owns the topics by name. While `loading` is true, they come from nsqd.dat, which is not written."""
 
@@ -98,11 +94,11 @@ class Registry:
     def get_existing_topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
-            raise TopicNotFound("topic does not exist")
+            raise NotFound("topic")
         return topic
 
     def delete_existing_topic(self, name: str) -> None:
-        """Deletes a topic with all it has; raises TopicNotFound. May yield; meanwhile publishers get "exiting"."""
+        """Deletes a topic with all it has; raises NotFound. May yield; meanwhile publishers get "exiting"."""
         topic = self.get_existing_topic(name)
         if topic.exiting:
             return

@@ -30,10 +30,6 @@ RETRY_SECONDS = 1.0
 _NONE: list[Message] = []
 
 
-class ChannelNotFound(NotFound):
-    what = "CHANNEL"
-
-
 class Draining(BrokerError):
     """Publishers are refused, for now at least: the daemon drains."""
 
@@ -256,12 +252,12 @@ class Topic:
     def get_existing_channel(self, name: str) -> Channel:
         channel = self.channels.get(name)
         if channel is None:
-            raise ChannelNotFound("channel does not exist")
+            raise NotFound("channel")
         return channel
 
     def delete_existing_channel(self, name: str) -> None:
         """Deletes a channel with all its messages, and an ephemeral topic with its last channel; raises
-        ChannelNotFound."""
+        NotFound."""
         channel = self.get_existing_channel(name)
         if channel.exiting:
             return

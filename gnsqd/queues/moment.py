@@ -1,21 +1,16 @@
-"""Points in the history of a topic, as users write them, and what is raised if there is nothing."""
+"""Points in the history of a topic, as users write them."""
 
 import re
 from time import time_ns
 
 from gnsqd.gotext import parse_duration
 from gnsqd.options import SECOND
-from gnsqd.shared.errors import NotFound
 
 _DAY = 86400 * SECOND
 # Patterns are compiled when they are first used, by the functions of re.
 _AGO = r"(?s)-(?:([0-9]{1,9})d)?(.*)"
 # datetime checks the numbers, but reads more of ISO 8601.
 _RFC_3339 = r"(?ai)\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:[0-5]\d)"
-
-
-class MessageNotFound(NotFound):
-    what = "MESSAGE"
 
 
 def parse_moment(text: str) -> int:

@@ -66,7 +66,7 @@ class Queue:
         self, name: str, options: Options, log: Logger, backend: Backend, deferred: Deferred | None = None
     ) -> None:
         self.name = name
-        self.label = "CHANNEL(%s)" if ":" in name else "TOPIC(%s)"
+        self.label = "CHANNEL(%s)" if ":" in name else "TOPIC(%s)"  # of log lines, where JSON has the name as a field
         self.use_memory(WeighedMemory() if options.max_topic_bytes else deque())
         self.capacity = options.mem_queue_size
         self.backend = backend

@@ -1,14 +1,13 @@
 """The store of a topic: makes the queues of the topic and its channels."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.backend import Backend, Left
 from gnsqd.queues.deferred import Deferred
 from gnsqd.queues.disk import DiskBackend, DiskDeferred
-from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
@@ -16,7 +15,7 @@ from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
-    from gnsqd.queues.journal.history import LogRange, TopicHistory
+    from gnsqd.queues.journal.store import JournalStore
 
 
 class Context(NamedTuple):
@@ -35,40 +34,15 @@ class Context(NamedTuple):
         return DiskQueue(name, self.options, self.data_files, self.log, self.syncer)
 
 
-class WriteAhead(Protocol):
-    """A log of a topic's messages. Each method may raise StorageError, and may yield, except `append`."""
-
-    @property
-    def history(self) -> "TopicHistory": ...  # the messages that can be delivered again
-    @property
-    def range(self) -> "LogRange": ...  # the messages by number
-    @property
-    def restored_channels(self) -> list[str]: ...  # the channels that only the log knows so far
-    def start(self) -> None: ...  # all channels that existed are made: queues what the topic's disk queue still has
-    def append(self, messages: list[Message]) -> None: ...  # keeps messages before they are queued, all or none
-    def write(self) -> None: ...  # all of it
-    def wait_synced(self) -> None: ...  # returns when what is written is as durable as the options promise
-    def take_back(self) -> tuple[list[Message], int]:
-        """Drops the messages that `write` could not keep, if none of them has left the queues; returns them, and how
-        many were handed over to the channels."""
-
-    def adopt(self, queue: Queue) -> None: ...  # queues what a disk queue still has for a new channel
-    def delete_channel(self, channel: str) -> None: ...  # records that it is deleted, and removes its disk queue
-
-    def past_queue(self, channel: str, begin: int) -> Queue | None:
-        """Returns a queue, not yet in the log, with what can be delivered again from the message with number `begin`
-        on: for `Store.channel_queue`, without a yield in between. None for an ephemeral channel."""
-
-
 class Store:
-    """The storage of one topic, whose own queue is `queue`: a `write_ahead` log, or a disk queue for each queue that is
-    not ephemeral. Each method may raise StorageError."""
+    """The storage of one topic, whose own queue is `queue`: a disk queue for each queue that is not ephemeral. Each
+    method may raise StorageError."""
 
     def __init__(self, topic: str, context: Context) -> None:
         self.topic = topic
         self.context = context
         self.log = context.log
-        self.write_ahead: WriteAhead | None = None
+        self.write_ahead: JournalStore | None = None  # the store itself, if it has a journal
         self.queue = self.new_queue(topic)
 
     def new_queue(self, name: str) -> Queue:

@@ -48,11 +48,7 @@ def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:
 
 def frame_records(payloads: Sequence[bytes]) -> bytes:
     """Returns the bytes of these payloads in a data file."""
-    parts = []
-    for payload in payloads:
-        parts.append(LENGTH.pack(len(payload)))
-        parts.append(payload)
-    return b"".join(parts)
+    return b"".join([part for payload in payloads for part in (LENGTH.pack(len(payload)), payload)])
 
 
 class Meta(NamedTuple):

@@ -25,9 +25,11 @@ class BrokerError(NSQError):
 
 
 class NotFound(BrokerError):
-    """There is no such thing; subclasses specify `what`: TOPIC, CHANNEL or MESSAGE."""
+    """There is no such thing; `what` is `topic`, `channel` or `message`."""
 
-    what: str
+    def __init__(self, what: str, text: str = "does not exist") -> None:
+        super().__init__(f"{what} {text}")
+        self.what = what
 
 
 class StorageError(NSQError):

@@ -114,11 +114,11 @@ def rename_file(source: str, target: str) -> None:
         raise StorageError(path_error("rename", f"{source} {target}", error)) from error
 
 
-def replace_file(path: str, data: bytes) -> None:
+def replace_file(path: str, data: bytes, sync: bool = True) -> None:
     """Replaces the file atomically; after a StorageError it is as before. A loss of power may bring the old one back
-    until its directory is synced."""
+    until its directory is synced, and without `sync` leave neither."""
     temporary = temporary_path(path)
-    write_file(temporary, data, sync=True)
+    write_file(temporary, data, sync)
     rename_file(temporary, path)
 
 

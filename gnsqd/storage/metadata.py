@@ -96,27 +96,14 @@ def find_older(data_path: str) -> list[str]:
 
 
 def _encode_file(topics: list[str]) -> bytes:
-    """Returns the content of nsqd.dat, as Go's encoder writes it; names are valid, so nothing in them is escaped."""
-    return f'{{"topics":{_array(topics)},"version":"{NSQD_VERSION}"}}'.encode()
+    """Returns the content of nsqd.dat, as Go's encoder writes it."""
+    listed = f"[{','.join(topics)}]" if topics else "null"
+    return f'{{"topics":{listed},"version":"{NSQD_VERSION}"}}'.encode()
 
 
 def _encode_topic(topic: TopicMetadata) -> str:
-    channels = _array([_encode(channel.name, channel.paused) for channel in topic.channels])
-    return _encode(topic.name, topic.paused, f',"channels":{channels}')
-
-
-def _encode(name: str, paused: bool, rest: str = "") -> str:
-    return f'{{"name":"{name}","paused":{"true" if paused else "false"}{rest}}}'
-
-
-def _array(items: list[str]) -> str:
-    return f"[{','.join(items)}]" if items else "null"
-
-
-def encode_rules(rules: Mapping[RuleKey, RuleSettings]) -> bytes:
-    """Returns the content of the file."""
-    channels = [{"topic": topic, "channel": channel, **settings} for (topic, channel), settings in rules.items()]
-    return dumps({"channels": channels}).encode()
+    channels = [{"name": channel.name, "paused": channel.paused} for channel in topic.channels]
+    return dumps({"name": topic.name, "paused": topic.paused, "channels": channels or None})
 
 
 def save(path: str, topics: Sequence[TopicMetadata]) -> None:
@@ -215,7 +202,8 @@ class MetadataFile:
     def _save(self, topics: list[str], all_rules: dict[RuleKey, RuleSettings] | None) -> None:
         self._replace(self.path, _encode_file(topics))
         if all_rules:
-            self._replace(self._rules_path, encode_rules(all_rules))
+            channels = [{"topic": topic, "channel": name, **rules} for (topic, name), rules in all_rules.items()]
+            self._replace(self._rules_path, dumps({"channels": channels}).encode())
         elif all_rules is not None:
             remove_file(self._rules_path)
 

@@ -28,8 +28,9 @@ from gnsqd.hub.cooperative import Turns
 from gnsqd.log import Level, Logger
 from gnsqd.options import MINUTE, OPTIONS, Kind, Option, Options
 from gnsqd.queues.message import Message
-from gnsqd.queues.moment import MessageNotFound, parse_moment
+from gnsqd.queues.moment import parse_moment
 from gnsqd.queues.queue import Queue
+from gnsqd.shared.errors import NotFound
 from gnsqd.shared.names import check_limit, is_ephemeral, is_valid_name
 from gnsqd.shared.record import Record
 from gnsqd.shared.version import NSQD_VERSION
@@ -233,7 +234,7 @@ class BrokerAPI(Record):
             except ValueError as error:
                 raise HTTPError(400, "INVALID_ARG_ID") from error
         if entry is None:
-            raise MessageNotFound("message is not deferred")
+            raise NotFound("message", "is not deferred")
         return entry
 
     def _peek(self, queue: Queue, request: Request) -> dict[str, object]:

@@ -209,13 +209,13 @@ def _check_epoch(log: "LogRange", epoch: str | None, number: int) -> None:
 
 
 def _read(log: "LogRange", number: int, end: int, size: int, queue: Queue | None) -> tuple[list[bytes], int]:
-    from gnsqd.queues.journal.history import MessagesGone, UnreadableRange
+    from gnsqd.queues.journal.history import UnreadableRange
 
     try:
         return log.read(number, end, size, queue)
     except UnreadableRange as error:
         details = {**_extent(log), "readable": error.readable}
-        status, code = (410, "MESSAGES_GONE") if isinstance(error, MessagesGone) else (500, "MESSAGES_DAMAGED")
+        status, code = (410, "MESSAGES_GONE") if error.gone else (500, "MESSAGES_DAMAGED")
         raise HTTPError(status, code, details) from error
 
 

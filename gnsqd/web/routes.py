@@ -272,7 +272,7 @@ class Router:
         if isinstance(error, HTTPError):
             return error.status, error.code
         if isinstance(error, NotFound):
-            return 404, f"{error.what}_NOT_FOUND"
+            return 404, f"{error.what.upper()}_NOT_FOUND"
         if isinstance(error, TooMany):
             return 503, str(error).replace(" ", "_").upper()
         if isinstance(error, BadQuery):

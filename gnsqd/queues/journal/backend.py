@@ -1,7 +1,7 @@
 """The backend of a queue whose messages are in the journal of the topic.
 
 The journal has every message, those in memory too. So the backend has only the numbers of the messages that memory has
-no room for, as runs. What becomes of messages is in `notes`.
+no room for, as runs. What becomes of messages is noted in `states`.
 """
 
 from collections import deque
@@ -25,7 +25,6 @@ from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.schedule import Schedule
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.journal.replay import ReplayedQueue
 from gnsqd.shared.journal.spans import Spans
 
 MAX_READS = 16  # of the journal in one step, where messages are scattered
@@ -184,8 +183,8 @@ class JournalBackend(Backend):
         start = self.front()
         if start != self._first_seen[0]:
             with suppress(StorageError):  # the next read of the queue logs it
-                if frames := self.journal.log.read(start, start + 1)[1]:
-                    self._first_seen = (start, Message(frames[0], 0, 0).timestamp)
+                if (published := self.journal.log.published(start, start + 1)) is not None:
+                    self._first_seen = (start, published)
         return self._first_seen[1] if start == self._first_seen[0] else maxsize
 
     def order(self, message: Message) -> int:
@@ -278,12 +277,6 @@ class JournalBackend(Backend):
         queues: list[QueueNotes] = [self.notes] if self.notes.index else list(self.journal.states.queues.values())
         for queue in queues:
             queue.note_finished_span(start, end)
-
-    def restore(self, state: ReplayedQueue, queued: Spans) -> None:
-        """Restores the state of a replay, with the messages that are `queued`."""
-        self.notes.finished = state.finished
-        self.notes.attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
-        self.put_spans(queued)
 
     def empty(self) -> None:
         """Drops what the topic has handed over to a channel, or what it still has. StorageError: not written yet."""

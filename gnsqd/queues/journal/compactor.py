@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
-from struct import Struct
 from sys import maxsize
 from time import monotonic, time_ns
 
@@ -24,7 +23,7 @@ from gevent import Greenlet, spawn
 from gnsqd.hub.cooperative import BACKGROUND_SECONDS, Turns
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.journal.log import Log
-from gnsqd.queues.journal.segments import AppendedFile, Segments
+from gnsqd.queues.journal.segments import AppendedFile
 from gnsqd.queues.journal.states import QueueStates
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.records import RETENTION, PutBatch, first_line
@@ -41,7 +40,6 @@ RETRY_SECONDS = 5.0
 LEAST_SEGMENTS = 4  # full ones, whose bytes a journal may take, whatever of them is live
 MOST_FILES = 16  # segments besides the last that a journal may have, however small they are
 PARTS = 8  # a segment has at most such a part of the retained bytes, and messages of such a part of the time
-_TIMESTAMP = Struct(">8xq")  # of a frame, behind size and type
 
 _first = attrgetter("first")
 
@@ -65,9 +63,9 @@ class Retention:
         # Numbers from `begin` on of messages that no segment has.
         self.absent = replay.present.gaps(0, log.next_number) if self.max_bytes else Spans()
         self.advance()
-        segments = log.segments
+        segments = log.segments.all
         with suppress(StorageError):
-            if self.max_age and segments and (published := _published(segments.all[-1].first, segments)):
+            if self.max_age and segments and (published := log.published(segments[-1].first, log.next_number)):
                 log.begun -= (time_ns() - published) / SECOND
 
     def _set(self, max_bytes: int, max_age: int, begin: int) -> None:
@@ -90,23 +88,23 @@ class Retention:
         """Keeps the oldest segments no longer, as far as they exceed a bound once the last one is full."""
         if self.rewinds:
             return
-        segments = self.log.segments
-        if self.max_bytes and segments:
+        if self.max_bytes and self.log.segments.all:
             with suppress(StorageError):  # what cannot be read is reported when somebody needs it
-                self.begin = max(self.begin, self._oldest(segments))
+                self.begin = max(self.begin, self._oldest())
         self.absent.remove(0, self.begin)
 
-    def _oldest(self, segments: Segments) -> int:
+    def _oldest(self) -> int:
         """Returns the first number of the oldest segment within the bounds; raises StorageError."""
         # The last segment counts with the size that it will have, so that the bound holds until it is full. It is kept
         # in any case: at least as many messages stay as were published since it was begun.
         horizon = time_ns() - self.max_age if self.max_age else 0
-        kept = segments.all[-1]
+        segments = self.log.segments.all
+        kept = segments[-1]
         room = self.max_bytes - max(self.log.full_size, kept.size)
-        for segment in reversed(segments.all[:-1]):
+        for segment in reversed(segments[:-1]):
             room -= segment.size
             if horizon and room >= 0 and not segment.newest:
-                segment.newest = _published(segment.end - 1, segments) or 1
+                segment.newest = self.log.published(segment.end - 1, segment.end) or 1
             if room < 0 or (horizon and segment.newest < horizon):
                 break
             kept = segment
@@ -149,12 +147,6 @@ class Retention:
             start = stop
 
 
-def _published(number: int, segments: Segments) -> int:
-    """Returns when the first message from `number` on was published (wall clock, ns), 0 if there is none."""
-    frames = segments.read(number, maxsize)[1]
-    return int(_TIMESTAMP.unpack_from(frames[0])[0]) if frames else 0
-
-
 class Compactor:
     """Deletes segments, and copies what is live in others together. `flush(advance)` and `commit()` are the
     journal's."""
@@ -195,9 +187,9 @@ class Compactor:
 
     def make_room(self) -> bool:
         """Deletes the oldest segments in which nothing is kept, though that is not written; False if there are none."""
-        count = len(self._log.segments)
+        count = len(self._log.segments.all)
         self._log.delete_before(self._retention.floor(), at_once=True)
-        return len(self._log.segments) < count
+        return len(self._log.segments.all) < count
 
     def compact(self) -> bool:
         """Deletes segments without live messages, and copies the live messages of others together where that frees

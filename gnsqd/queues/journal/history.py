@@ -12,6 +12,7 @@ name that a log gets when somebody first asks for it, distinguishes it from anot
 made again, or after the data directory was removed.
 """
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,11 +26,11 @@ from gnsqd.options import SECOND
 from gnsqd.queues.journal.backend import JournalDeferred, backend_of, deferred_of
 from gnsqd.queues.journal.journal import Journal
 from gnsqd.queues.message import Message, time_of
-from gnsqd.queues.moment import MessageNotFound, parse_moment
+from gnsqd.queues.moment import parse_moment
 from gnsqd.queues.ordering import arrange
 from gnsqd.queues.queue import Queue
-from gnsqd.shared.errors import BrokerError, NSQError, StorageError
-from gnsqd.shared.journal.records import cut_put, decode_put
+from gnsqd.shared.errors import BrokerError, NotFound, NSQError, StorageError
+from gnsqd.shared.journal.records import EPOCH, cut_put, decode_put
 from gnsqd.shared.journal.spans import Spans
 
 FOREVER = float("inf")  # seconds
@@ -46,26 +47,31 @@ class TopicHistory:
         self._begin = journal.retention.begin
 
     @property
+    def first(self) -> int:
+        """The number from which on all messages are retained, as it was when this object was made."""
+        return self._begin
+
+    @property
     def count(self) -> int:
         """The number of messages, finished or not."""
-        journal = self._journal
-        return max(journal.log.next_number - self._begin - self.retention.absent.count(), 0)
+        return max(self._journal.log.next_number - self.first - self.retention.absent.count(), 0)
 
     @property
     def size(self) -> int:
         """The bytes of the segments that have these, as far as they are written."""
-        return sum(segment.size for segment in self._journal.log.segments.all if segment.end > self._begin)
+        first = self.first
+        return sum(segment.size for segment in self._journal.log.segments.all if segment.end > first)
 
     @property
     def oldest(self) -> int | None:
         """The time when the first of them was published (wall clock, ns); None if there is none."""
-        return self.published(self._begin)
+        return self.published(self.first)
 
-    def position(self, text: str, begin: int = -1) -> int:
+    def position(self, text: str) -> int:
         """Returns the number of the message at `first`, at a time as for `parse_moment`, also after the last message,
-        or with an id, among the messages from `begin` on, by default the retained ones. Raises ValueError if `text` is
-        none of these, MessageNotFound. May yield."""
-        begin = self._begin if begin < 0 else begin
+        or with an id, among the messages from `first` on. Raises ValueError if `text` is none of these,
+        NotFound. May yield."""
+        begin = self.first
         if text == "first":
             return begin
         if len(text) == 16:
@@ -75,7 +81,7 @@ class TopicHistory:
 
     def find_deferred(self, queue: Queue, id: str) -> tuple[int, Message] | None:
         """Returns when the message with this id is due, and it, if `queue` holds it back in the journal alone. Raises
-        ValueError if this is not an id, MessageNotFound. May yield."""
+        ValueError if this is not an id, NotFound. May yield."""
         number = self._number_of(id, self.retention.floor())
         near = self._journal.log.read(number, number + 1)[2] - time_ns() + monotonic_ns()
         deferred = queue.deferred
@@ -205,8 +211,8 @@ class TopicHistory:
     def published(self, number: int, end: int | None = None) -> int | None:
         """Returns when the first message from `number` on and before `end` was published (wall clock, ns), None if
         there is none."""
-        frames = self._journal.log.read(number, self._journal.log.next_number if end is None else end)[1]
-        return Message(frames[0], 0, 0).timestamp if frames else None
+        log = self._journal.log
+        return log.published(number, log.next_number if end is None else end)
 
     def _number_at(self, time: int, first: int) -> int:
         """Returns the number of the first message published then or later, from `first` on."""
@@ -230,7 +236,7 @@ class TopicHistory:
                     return number
                 if message.timestamp > latest:
                     break
-        raise MessageNotFound("message does not exist")
+        raise NotFound("message")
 
     def _messages(self, number: int) -> Iterator[tuple[int, Message]]:
         turns = Turns()
@@ -245,34 +251,25 @@ class TopicHistory:
 
 
 class UnreadableRange(NSQError):
-    """Messages of a range cannot be read; the next one that can has the number `readable`."""
+    """Messages of a range cannot be read: they are not kept any more if `gone`, else they should be there. The next one
+    that can has the number `readable`."""
 
-    def __init__(self, text: str, readable: int) -> None:
+    def __init__(self, text: str, readable: int, gone: bool) -> None:
         super().__init__(text)
         self.readable = readable
+        self.gone = gone
 
 
-class MessagesGone(UnreadableRange):
-    """They are not kept any more."""
-
-
-class MessagesDamaged(UnreadableRange):
-    """They should be there."""
-
-
-class LogRange:
-    """The messages of one journal from number `first` up to, not including, `next`. Each method may raise
-    StorageError."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._history = TopicHistory(journal)
+class LogRange(TopicHistory):
+    """The messages of one journal from number `first` up to, not including, `next`."""
 
     @property
     def epoch(self) -> str:
         """The name of this log. May yield."""
         log = self._journal.log
-        log.make_epoch()
+        if not log.epoch:
+            log.epoch = os.urandom(8)
+            log.declare(EPOCH, log.encoder.record(EPOCH, log.epoch))
         if not log.is_epoch_safe:
             self._journal.commit()
             log.is_epoch_safe = True
@@ -282,8 +279,8 @@ class LogRange:
     def first(self) -> int:
         """The number from which on all messages are kept, by the retention or for a channel, except for damage."""
         # What a queue has not finished is kept, and it has finished nothing behind the ceiling.
-        kept = min([self._journal.retention.begin, *(self._ceiling(finished) for finished in self._finished)])
-        return max(kept, self._ceiling(self._journal.retention.absent), 1)
+        kept = min([self.retention.begin, *(self._ceiling(finished) for finished in self._finished)])
+        return max(kept, self._ceiling(self.retention.absent), 1)
 
     @property
     def _finished(self) -> list[Spans]:
@@ -295,8 +292,7 @@ class LogRange:
 
     def _next_kept(self, number: int) -> int:
         """Returns the number of the first message, from `number` on, that is kept."""
-        retention = self._journal.retention
-        retained = retention.absent.missing(max(number, retention.begin))
+        retained = self.retention.absent.missing(max(number, self.retention.begin))
         return min([retained, *(finished.missing(number) for finished in self._finished)])
 
     @property
@@ -306,28 +302,18 @@ class LogRange:
         if log.unwritten.first < log.next_number:
             with suppress(StorageError):  # a full disk: readers and `advance` make room
                 self._journal.flush()
-        return log.safe_number
-
-    @property
-    def size(self) -> int:
-        """The bytes of the segments that have these messages, as far as they are written."""
-        first = self.first
-        return sum(segment.size for segment in self._journal.log.segments.all if segment.end > first)
+        return log.tail.safe_number
 
     def position(self, text: str) -> int:
-        """Returns the number that `text` is; or `first`, `next`, or as `TopicHistory.position`. May yield."""
+        """Returns the number that `text` is; or that of `next`, or as `TopicHistory.position`. May yield."""
         if text.isdecimal() and len(text) < 16:  # an id has 16 digits
             return max(int(text), 1)
-        return self.next if text == "next" else min(self._history.position(text, self.first), self.next)
-
-    def published(self, number: int, end: int) -> int | None:
-        """Returns what `TopicHistory.published` does."""
-        return self._history.published(number, end)
+        return self.next if text == "next" else min(super().position(text), self.next)
 
     def read(self, number: int, end: int, size: int, queue: Queue | None = None) -> tuple[list[bytes], int]:
         """Returns messages in a row from `number` on, which is less than `end` and that at most `next`, and the number
-        behind them: payloads of PUT records of about `size` bytes, and at least one message. MessagesGone,
-        MessagesDamaged. Never yields.
+        behind them: payloads of PUT records of about `size` bytes, and at least one message.
+        Raises UnreadableRange. Never yields.
 
         With the `queue` of a channel, messages that are not kept any more since the channel has finished them are
         skipped: of a range of such messages, it returns none and `end`."""
@@ -342,9 +328,9 @@ class LogRange:
             if (behind := self._behind_finished(queue, number)) > number:
                 return self.read(behind, end, size, queue) if behind < end else ([], end)
             if (kept := self._next_kept(number)) > number and number not in log.lost:
-                raise MessagesGone(f"messages {number} to {kept - 1} are not kept any more", kept)
+                raise UnreadableRange(f"messages {number} to {kept - 1} are not kept any more", kept, gone=True)
             readable = log.read(number, log.next_number)[0]
-            raise MessagesDamaged(f"messages {number} to {readable - 1} can't be read", readable)
+            raise UnreadableRange(f"messages {number} to {readable - 1} can't be read", readable, gone=False)
         payloads[0] = cut_put(payloads[0], number, end)
         payloads[-1] = cut_put(payloads[-1], number, end)
         first, count, _ = decode_put(payloads[-1])
@@ -376,7 +362,3 @@ class LogRange:
     def channel_position(self, queue: Queue) -> int:
         """Returns the number of the first message that a channel has not finished, or a topic not handed over."""
         return min(max(backend_of(queue).notes.finished.floor, 1), self._journal.log.next_number)
-
-    def advance(self, queue: Queue, end: int) -> int:
-        """Finishes the messages before number `end` in a channel as `TopicHistory.advance`."""
-        return self._history.advance(queue, end)

@@ -92,7 +92,7 @@ class Journals:
         self._bell.set()
 
     def _note_old(self, journal: "Journal") -> None:
-        if len(journal.log.segments) > 1 or journal.retention.expires:
+        if len(journal.log.segments.all) > 1 or journal.retention.expires:
             self._old[journal] = None
             self._old_bell.set()
 
@@ -103,16 +103,13 @@ class Journals:
             self._bell.wait(RETRY_SECONDS if self._failing or not self._reserve.is_whole else None)
             self._bell.clear()
             sleep(FLUSH_SECONDS)
-            self._look_at_all()
+            # On a full disk, every journal gives up what is in the way, also if nothing is published to it.
+            if self._reserve.is_needed and monotonic() >= self._look_at:
+                self._look_at = monotonic() + RETRY_SECONDS
+                self._all = {journal for journal in self._all if not journal.closed}
+                self._dirty |= dict.fromkeys(self._all)
             self.flush_dirty()
             self._reserve.fill()
-
-    def _look_at_all(self) -> None:
-        """Has every journal give up what is in the way on a full disk, also if nothing is published to it."""
-        if self._reserve.is_needed and monotonic() >= self._look_at:
-            self._look_at = monotonic() + RETRY_SECONDS
-            self._all = {journal for journal in self._all if not journal.closed}
-            self._dirty |= dict.fromkeys(self._all)
 
     def compaction_loop(self) -> None:
         """Compacts journals one after the other, all that have changed and COMPACTION_SECONDS apart, until `stop`."""

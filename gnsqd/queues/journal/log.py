@@ -16,6 +16,7 @@ from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.journal.segments import AppendedFile, OpenFiles, Segments, mark_continued
+from gnsqd.queues.message import Message
 from gnsqd.shared.disk_format import segment_name
 from gnsqd.shared.errors import StorageError, failing_as_go
 from gnsqd.shared.journal.records import EPOCH, RETENTION, Encoder, Mark, PutBatch
@@ -106,12 +107,6 @@ class Log:
         self.unwritten.lasts.append(record)
         self._on_dirty()
 
-    def make_epoch(self) -> None:
-        """Gives the log its name, if it has none."""
-        if not self.epoch:
-            self.epoch = os.urandom(8)
-            self.declare(EPOCH, self.encoder.record(EPOCH, self.epoch))
-
     def write(self, segment: Segment, file: AppendedFile, head: bytes, notes: list[bytes]) -> None:
         """Writes what was appended, between these records; StorageError: nothing is written."""
         batch = self.unwritten
@@ -177,7 +172,7 @@ class Log:
         self.begun = monotonic()
         self._begin, self.snapshot_end, self._snapshot_size = begin, self.tail.position, size + len(rest)
         self.tail.go_on_in(file)
-        if len(self.segments) and self.segments.all[-1] not in self._unmarked:
+        if self.segments.all and self.segments.all[-1] not in self._unmarked:
             self._unmarked.append(self.segments.all[-1])
         self.segments.all.append(segment)
         self._roll_at = segment.size + max(MIN_ROLL, 4 * self._snapshot_size)
@@ -221,10 +216,11 @@ class Log:
             return self.unwritten.read(number, end)
         return self.segments.read(number, min(end, first))
 
-    @property
-    def safe_number(self) -> int:
-        """Returns the number behind the last message that survives what it is to survive."""
-        return min(self.tail.unconfirmed_number, self.unwritten.first, self.next_number)
+    def published(self, number: int, end: int) -> int | None:
+        """Returns when the first message from `number` on and before `end` was published (wall clock, ns), None if
+        there is none."""
+        frames = self.read(number, end)[1]
+        return Message(frames[0], 0, 0).timestamp if frames else None
 
     def sync_files(self) -> None:
         """Makes what is written, and the names of all files, survive a loss of power; raises StorageError. May
@@ -286,9 +282,10 @@ class LogTail:
             bell.ring()
 
     @property
-    def unconfirmed_number(self) -> int:
-        """Returns the number of the first message that is written and not confirmed, behind all if there is none."""
-        return self._unconfirmed[0][1][1][0][0] if self._unconfirmed else maxsize
+    def safe_number(self) -> int:
+        """Returns the number behind the last message that survives what it is to survive."""
+        unconfirmed = min((marks[0][0] for _, (_, marks) in self._unconfirmed), default=maxsize)
+        return min(unconfirmed, self._log.unwritten.first, self._log.next_number)
 
     def _release(self, file: AppendedFile) -> None:
         """Lets it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""

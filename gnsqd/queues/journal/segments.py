@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from typing import Protocol
 
 from gnsqd.log import Logger
 from gnsqd.shared.errors import StorageError, failing_as_go, path_error
@@ -27,18 +26,13 @@ MOST = 256
 PIECE = 1000  # messages, or spans of them, that one step looks at
 
 
-class Closable(Protocol):
-    def close(self) -> None:
-        """Closes the file, if it is open; it is opened again when that is needed."""
-
-
 class OpenFiles:
     """Knows who has a file open, and closes those above the limit."""
 
     def __init__(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = MOST if soft == resource.RLIM_INFINITY else min(max(soft // SHARE, 1), MOST)
-        self._users: dict[Closable, None] = {}  # the one whose file was used the longest ago first
+        self._users: dict[AppendedFile | Segment, None] = {}  # the one whose file was used the longest ago first
 
     def open(self, path: str, flags: int) -> int:
         """Calls os.open, with mode 0600; raises OSError. Where the process may open no more, others are closed for
@@ -51,7 +45,7 @@ class OpenFiles:
                     raise
                 self._close_first()
 
-    def use(self, user: Closable) -> None:
+    def use(self, user: "AppendedFile | Segment") -> None:
         """Notes that the file of `user` is used now."""
         users = self._users
         users.pop(user, None)
@@ -64,7 +58,7 @@ class OpenFiles:
         del self._users[user]
         user.close()
 
-    def hold(self, user: Closable) -> None:
+    def hold(self, user: "AppendedFile | Segment") -> None:
         """Notes that the file of `user` is closed, or has to stay open until the next `use`."""
         self._users.pop(user, None)
 
@@ -156,9 +150,6 @@ class Segments:
         self._log = log
         self._open_files = open_files
         self._reading: Segment | None = None
-
-    def __len__(self) -> int:
-        return len(self.all)
 
     def reader(self, group: Sequence[Segment]) -> "Segments":
         """Returns some of them once more, with descriptors of their own."""

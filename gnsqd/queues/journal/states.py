@@ -189,15 +189,15 @@ class QueueStates:
         self.changes: list[bytes] = []  # records of queues that come, go, or are reset
         self.noted: dict[QueueNotes, None] = {}  # queues that have notes
 
-    def add(self, queue: QueueNotes, index: int = -1) -> int:
-        """Adds a queue that the replay knew as `index`, or a new one; returns its index."""
+    def add(self, queue: QueueNotes, index: int = -1) -> None:
+        """Adds a queue that the replay knew as `index`, or a new one."""
         if index < 0:
             index = self.next_index
             self.next_index += 1
             self.changes += self._encoder.queue(index, queue.name, queue.finished)
             self._on_dirty()
+        queue.index = index
         self.queues[index] = queue
-        return index
 
     def reset(self, queue: QueueNotes) -> None:
         """Records that it has finished more than before, and all that was in flight or held back."""

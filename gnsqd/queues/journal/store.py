@@ -23,7 +23,6 @@ from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messa
 from gnsqd.queues.journal.backend import backend_of, deferred_of, journal_messages, journaled_queue
 from gnsqd.queues.journal.history import LogRange, TopicHistory
 from gnsqd.queues.journal.journal import Journal
-from gnsqd.queues.journal.states import QueueNotes
 from gnsqd.queues.message import Message
 from gnsqd.queues.queue import Queue
 from gnsqd.queues.store import Context, Store
@@ -39,7 +38,8 @@ PROGRESS_SECONDS = 5.0
 
 
 class JournalStore(Store):
-    """Owns the journal of one topic, and the queues in it."""
+    """Owns the journal of one topic, and the queues in it. Each method may raise StorageError, and may yield, except
+    `append`."""
 
     def __init__(self, topic: str, context: Context, journal: Journal) -> None:
         self._journal = journal
@@ -50,28 +50,24 @@ class JournalStore(Store):
         self._ending = False
         super().__init__(topic, context)
         self.write_ahead = self
-        self._restore()
+        replay = journal.replay
+        for index, state, left in replay.unread():
+            queue = self.new_queue(state.name) if index else self.queue
+            backend = backend_of(queue)
+            backend.notes.finished = state.finished
+            backend.notes.attempts = {number: attempts for number, attempts in state.attempts.items() if attempts}
+            if index:
+                numbers, times = replay.due_of(state, left)
+                left = left.without(Spans.of(numbers))
+                deferred_of(queue).hold_until(times, numbers)
+                self._restored[state.name.rpartition(":")[2]] = queue
+            backend.put_spans(left)
+            journal.states.add(backend.notes, index)
 
     def new_queue(self, name: str) -> Queue:
         if is_ephemeral(name):
             return super().new_queue(name)
         return journaled_queue(name, self.context.options, self.log, self._journal)
-
-    def _restore(self) -> None:
-        """Queues the messages that a replay found, for the topic and its channels."""
-        journal = self._journal
-        replay = journal.replay
-        for index, state, left in replay.unread():
-            queue = self.new_queue(state.name) if index else self.queue
-            backend = backend_of(queue)
-            if index:
-                backend.notes.index = index
-                numbers, times = replay.due_of(state, left)
-                left = left.without(Spans.of(numbers))
-                deferred_of(queue).hold_until(times, numbers)
-                self._restored[state.name.rpartition(":")[2]] = queue
-            backend.restore(state, left)
-            journal.states.add(backend.notes, index)
 
     @property
     def history(self) -> TopicHistory:
@@ -83,6 +79,7 @@ class JournalStore(Store):
 
     @property
     def restored_channels(self) -> list[str]:
+        """The channels that only the journal knows so far."""
         return list(self._restored)
 
     def channel_queue(self, channel: str, past: Queue | None = None) -> Queue:
@@ -99,10 +96,12 @@ class JournalStore(Store):
                 # It may have been there before: rather everything once more than something not at all.
                 backend.notes.finished = journal.replay.present.gaps(0, journal.log.next_number)
                 backend.put_spans(handed_over.without(backend.notes.finished))
-            backend.notes.index = journal.states.add(backend.notes)
+            journal.states.add(backend.notes)
         return queue
 
     def past_queue(self, channel: str, begin: int) -> Queue | None:
+        """Returns a queue, not yet in the journal, with what can be delivered again from the message with number
+        `begin` on: for `channel_queue`, without a yield in between. None for an ephemeral channel."""
         if is_ephemeral(channel):
             return None
         queue = self.new_queue(f"{self.topic}:{channel}")
@@ -139,6 +138,7 @@ class JournalStore(Store):
                 self.log.error("JOURNAL(%s): %d messages stay in the disk queue until the next start", name, old.depth)
 
     def delete_channel(self, channel: str) -> None:
+        """Writes that the channel is deleted, and removes its disk queue."""
         if is_ephemeral(channel):
             return
         self._journal.flush()
@@ -156,6 +156,7 @@ class JournalStore(Store):
         self._are_copies = False
 
     def append(self, messages: list[Message]) -> None:
+        """Keeps messages before they are queued, all or none."""
         if self._journal.failed is not None:
             self._report(self._journal.check)
         journal_messages(self._journal, messages)
@@ -179,11 +180,13 @@ class JournalStore(Store):
             self.context.set_health(None)
 
     def take_back(self) -> tuple[list[Message], int]:
+        """Drops the messages that `write` could not keep, if none of them has left the queues; returns them, and how
+        many were handed over to the channels."""
         journal = self._journal
         first, end = journal.log.unwritten.first, journal.log.next_number
         if first >= end or journal.log.tail.failed is not None:
             return [], 0
-        notes = [each for each in journal.states.queues.values() if isinstance(each, QueueNotes)]
+        notes = journal.states.queues.values()
         handed_over = backend_of(self.queue).notes.finished.between(first, end).count()
         for each in notes:
             owed = handed_over if each.index else end - first - handed_over
@@ -302,7 +305,7 @@ class JournalStore(Store):
                 journal.commit()
             else:
                 journal.mark_converting()
-            queues = [notes.queue for notes in journal.states.queues.values() if isinstance(notes, QueueNotes)]
+            queues = [notes.queue for notes in journal.states.queues.values()]
             left = sum(map(self._write_to_disk, queues))
             if not left:
                 journal.log.sync_files()  # before the journal records that it does not count

@@ -197,7 +197,6 @@ class PutBatch:
             self._frames, self._frames_size = [], 0
 
     def clear_messages(self) -> None:
-        """Drops all messages."""
         self.puts, self.marks, self.puts_size = [], [], 0
         self._frames, self._frames_size = [], 0
 
@@ -255,10 +254,6 @@ def decode_held(payload: bytes) -> tuple[int, list[tuple[int, int, int]]]:
     if len(entries) % _HELD.size:
         raise StorageError("invalid entries")
     return queue, list(_HELD.iter_unpack(entries))
-
-
-def decode_retention(payload: bytes) -> tuple[int, int, int]:
-    return _unpack(_RETENTION, payload)  # type: ignore[return-value]
 
 
 def index_size(end: bytes) -> int:
@@ -335,6 +330,7 @@ def _unpack(layout: Struct, payload: bytes | memoryview) -> tuple[int, ...]:
 
 decode_snapshot = partial(_unpack, _SNAPSHOT)  # (next number, next queue)
 decode_put = partial(_unpack, _PUT)  # (number of the first, count, due time)
+decode_retention = partial(_unpack, _RETENTION)  # (bytes, ns, number of the first)
 
 
 def parse_header(data: bytes, position: int, expected_mark: bytes) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from typing import Protocol
 from gnsqd.shared.disk_format import Gap
 from gnsqd.shared.errors import StorageError, path_error
 from gnsqd.shared.journal import records
-from gnsqd.shared.journal.segment import Segment
+from gnsqd.shared.journal.segment import Segment, read_index
 from gnsqd.shared.journal.spans import Spans
 
 PROGRESS_SECONDS = 5.0
@@ -116,7 +116,7 @@ class Replay:
         self.due_numbers = array("q")  # of messages that are not due and that nobody was given yet, rising
         self.due_times = array("q")  # of these
         self.converting = False  # the disk queues are a copy
-        self.retention: tuple[int, int, int] | None = None  # bytes, ns and first message, if the topic has its own
+        self.retention: tuple[int, ...] | None = None  # bytes, ns and first message, if the topic has its own
         self.epoch = b""  # empty if nobody has read ranges
         self.damaged = False  # what was finished may be unknown
         self._snapshot: dict[int, ReplayedQueue] | None = None  # one that is not complete
@@ -205,11 +205,15 @@ class Replay:
         return len(data)
 
     def _read_index(self, path: str) -> bool:
-        """True if the index of a segment has replaced reading it. Raises OSError."""
-        loaded = Segment.load(path)
-        if loaded is None:
+        """True if the index of a segment has replaced reading it: damage of its messages is found when these are
+        needed. Raises OSError."""
+        index = read_index(path)
+        if index is None:
             return False
-        segment, present = loaded
+        try:
+            segment, present = Segment.indexed(path, *index)
+        except StorageError:
+            return False
         self.whole = False
         self._continued = segment
         self.segments.append(segment)

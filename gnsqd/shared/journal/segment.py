@@ -94,15 +94,6 @@ class Segment:
         return array("q", compress(numbers, pending)), array("q", compress(times, pending))
 
     @classmethod
-    def load(cls, path: str) -> "tuple[Segment, Spans] | None":
-        """Returns a segment and the numbers of its messages, by its index; None if it has none that is whole. Raises
-        OSError. Damage of its messages is found when these are needed."""
-        found = read_index(path)
-        with suppress(StorageError):
-            return None if found is None else cls.indexed(path, *found)
-        return None
-
-    @classmethod
     def indexed(cls, path: str, size: int, salt: int, numbers: "array[int]") -> "tuple[Segment, Spans]":
         """Returns a segment with that index, and the numbers of its messages; raises StorageError."""
         due_at = _due_at(numbers)
@@ -142,28 +133,26 @@ class Segment:
     def read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         """Returns (number, frames, due time) of messages in a row, from the first undamaged one at `number` or later
         and before `end`; no frames if there is none. It must be open; raises StorageError if the file can't be read."""
-        with failing_as_go("read", self.path):
-            return self._read(number, min(end, self.end))
-
-    def _read(self, number: int, end: int) -> tuple[int, list[bytes], int]:
         start = next_number = number
+        end = min(end, self.end)
         frames: list[bytes] = []
         due = 0
-        for payload in self._puts(number, end, CHUNK):
-            if not payload:
-                if frames:
+        with failing_as_go("read", self.path):
+            for payload in self._puts(number, end, CHUNK):
+                if not payload:
+                    if frames:
+                        break
+                    continue
+                first, count, record_due = decode_put(payload)
+                if first >= end or (frames and (first != next_number or record_due != due)):
                     break
-                continue
-            first, count, record_due = decode_put(payload)
-            if first >= end or (frames and (first != next_number or record_due != due)):
-                break
-            if not frames:
-                start, due = max(first, number), record_due
-            found = split_frames(payload, records.PUT_HEAD, max(next_number - first, 0))
-            frames += found[: end - max(first, next_number)]
-            next_number = first + count
-            if next_number >= end:
-                break
+                if not frames:
+                    start, due = max(first, number), record_due
+                found = split_frames(payload, records.PUT_HEAD, max(next_number - first, 0))
+                frames += found[: end - max(first, next_number)]
+                next_number = first + count
+                if next_number >= end:
+                    break
         return start, frames, due
 
     def read_records(self, number: int, end: int, size: int, skip: Callable[[int], int]) -> list[bytes]:

@@ -59,7 +59,6 @@ class Spans:
         return self._ends[-1][-1] if self._ends else 0
 
     def count(self) -> int:
-        """Returns how many numbers there are."""
         return sum(map(sum, self._ends)) - sum(map(sum, self._starts))
 
     def add(self, start: int, end: int) -> None:

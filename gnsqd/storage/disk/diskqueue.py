@@ -30,7 +30,7 @@ from gnsqd.shared.disk_queue import RecordReader
 from gnsqd.shared.errors import NO_SPACE, StorageError, path_error
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
-from gnsqd.storage.files import rename_file, sync_path, temporary_path, write_file
+from gnsqd.storage.files import rename_file, replace_file, sync_path, temporary_path, write_file
 from gnsqd.storage.syncer import GroupCommit, Syncer
 
 PUT_BACK_BATCH = 256  # messages
@@ -441,10 +441,8 @@ class DiskQueue:
 
     def _write_meta(self) -> None:
         self._meta_changes += 1
-        temporary = temporary_path(self._files.meta_path)
         try:
-            write_file(temporary, self._meta(self._safe_write_pos).format(), sync=False)
-            rename_file(temporary, self._files.meta_path)
+            replace_file(self._files.meta_path, self._meta(self._safe_write_pos).format(), sync=False)
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) failed to sync - %s", self.name, error)
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from gnsqd.broker.bounds import OutOfBounds
-from gnsqd.broker.registry import Registry, TopicNotFound
-from gnsqd.broker.topic import ChannelNotFound, Draining
+from gnsqd.broker.registry import Registry
+from gnsqd.broker.topic import Draining
 from gnsqd.log import Level, Logger
 from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import Options
-from gnsqd.shared.errors import BrokerError, StorageError
+from gnsqd.shared.errors import BrokerError, NotFound, StorageError
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import BrokerAPI, DaemonAPI
 from gnsqd.web.http11 import Request
@@ -139,13 +139,13 @@ def test_topic_or_channel_that_goes_away_meanwhile_is_not_found(
     world: OneTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(name: str) -> None:
-        raise TopicNotFound("topic does not exist")
+        raise NotFound("topic")
 
-    world.topic.failures["delete_existing_channel"] = ChannelNotFound("channel does not exist")
-    with pytest.raises(ChannelNotFound):
+    world.topic.failures["delete_existing_channel"] = NotFound("channel")
+    with pytest.raises(NotFound, match="channel does not exist"):
         world.ask("delete_channel")
     monkeypatch.setattr(world.registry, "delete_existing_topic", gone)
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(NotFound, match="topic does not exist"):
         world.ask("delete_topic")
     assert "wait" not in world.calls
 

@@ -273,7 +273,7 @@ def test_numbers_of_messages_that_a_kill_prevented_are_given_again(
     for name in ("t:1", "t:2"):
         new = notes(name, journal, journal.log.logger)
         new.finished = topic.finished.copy()
-        new.index = journal.states.add(new)
+        journal.states.add(new)
     path = segments(tmp_path)[-1]
     whole = 0 if begins_segment else path.stat().st_size
     journal.flush()

@@ -74,7 +74,7 @@ def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_p
         publish(daemon.topic, b"%d" % number * 50, deferred=MINUTE if number % 2 else 0)
     channel(daemon).empty()
     daemon.flush()
-    assert len(journal_of(daemon).log.segments) > 3
+    assert len(journal_of(daemon).log.segments.all) > 3
     for each in (daemon, daemon.after_kill()):
         each.topic.create_channel("new", 0)
         assert rewind(each) == 20

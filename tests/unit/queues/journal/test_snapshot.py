@@ -156,7 +156,7 @@ def test_what_happens_during_a_snapshot_is_there_after_a_kill(topic: Holding, af
     channel.note_finished_span(first_of_all, first_of_all + 1)
     late = notes("t:late", topic.journal, topic.topic.queue.log)
     late.finished = topic.topic.finished.copy()
-    late.index = topic.journal.states.add(late)
+    topic.journal.states.add(late)
     last = topic.publish(1)
     late.note_taken([delivered(last, 0)])
     if ends:

@@ -43,7 +43,7 @@ class Topic:
         self.journal.states.add(self.topic, 0)
         for index, channel in enumerate(self.channels, 1):
             channel.finished = states[index].finished if index in states else self.topic.finished.copy()
-            channel.index = self.journal.states.add(channel, index if index in states else -1)
+            self.journal.states.add(channel, index if index in states else -1)
         self._greenlets: list[gevent.Greenlet[[], None]] = []
 
     def start(self) -> None:
