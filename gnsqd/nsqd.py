@@ -39,7 +39,7 @@ from gnsqd.shared.version import VERSION, lane, version_string
 from gnsqd.storage import metadata
 from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
-from gnsqd.supervisor import Daemon
+from gnsqd.supervisor import DaemonProcess
 from gnsqd.web.debug import Debug
 from gnsqd.web.handlers import BrokerAPI, DaemonAPI
 from gnsqd.web.publishing import Publishing
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 MAX_NAMES = 10  # of topics and channels in a line of the log
 
 
-class NSQD(Daemon):
+class NSQD(DaemonProcess):
     """The nsqd of a process."""
 
     def __init__(self, options: Options, log: Logger) -> None:

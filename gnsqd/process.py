@@ -27,7 +27,7 @@ from gnsqd.shared.version import version_string
 
 if TYPE_CHECKING:
     from gnsqd.check_config import Resolve
-    from gnsqd.supervisor import Daemon
+    from gnsqd.supervisor import DaemonProcess
 
 AnyOptions = TypeVar("AnyOptions", Options, LookupdOptions)
 
@@ -90,7 +90,7 @@ def _check_config(program: str, table: Sequence[Option], arguments: Sequence[str
     return int(bool(problems))
 
 
-def serve(new_daemon: "Callable[[], Daemon]") -> int:
+def serve(new_daemon: "Callable[[], DaemonProcess]") -> int:
     """Runs the daemon until a signal stops it; returns the exit code. Raises StartError."""
     import gevent  # here, as --version and --help do not need it
 

@@ -79,7 +79,7 @@ class Supervisor:
         hub.handle_error = handle_error
 
 
-class Daemon(ABC):
+class DaemonProcess(ABC):
     """The only one of a process: `start`, then `wait`, then `exit`. Owns the supervisor of its greenlets."""
 
     def __init__(self, log: Logger) -> None:

@@ -31,7 +31,7 @@ from gnsqd.shared.version import VERSION
 from nsqadmin_cli.api import ChannelStats, NodeStats, Nsqd, TopicStats
 from nsqadmin_cli.cluster import Answers, Cluster, errors_of, values_of
 from nsqadmin_cli.command_base import Combined, Name, flag, option
-from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.errors import AdminError, NotOnNode
 from nsqadmin_cli.http_client import Address, NodeError, TLSSettings, timed_out
 from nsqadmin_cli.message import MessageRow
 from nsqadmin_cli.output import Advance, Confirm, note, progress
@@ -155,7 +155,7 @@ class ClusterConsumer(AbstractContextManager["ClusterConsumer"]):
                 raise no_such(self._cluster, [*self._cluster.lookupd_errors, *errors_of(stats)], topic)
             if channel not in known[topic] and not is_ephemeral(channel) and not create_channel:
                 near = suggestion(channel, known[topic])
-                raise NotFound(f"no node has the channel {channel} of {topic}; --create creates it{near}")
+                raise NotOnNode(f"no node has the channel {channel} of {topic}; --create creates it{near}")
         if is_ephemeral(channel) and not yes:
             waiting = Counter[str]()
             for node in values_of(stats).values():

@@ -28,7 +28,7 @@ from click.core import ParameterSource
 from gnsqd.shared.config_file import read_config_file
 from gnsqd.shared.errors import reason_of
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.errors import AdminError, NotOnNode
 from nsqadmin_cli.http_client import Address, NodeClient, TLSSettings
 from nsqadmin_cli.units import printable
 
@@ -63,7 +63,7 @@ class Contexts:
         """Raises NotFound if no context has that name."""
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
-            raise NotFound(f"there is no context {printable(repr(name))} in {config_path()}; there: {known}")
+            raise NotOnNode(f"there is no context {printable(repr(name))} in {config_path()}; there: {known}")
         return self.contexts[name]
 
     def save(self) -> None:

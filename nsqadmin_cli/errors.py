@@ -33,7 +33,7 @@ class AdminError(Exception):
             self.exit_code = exit_code
 
 
-class NotFound(AdminError):
+class NotOnNode(AdminError):
     """No node has this topic, channel or option."""
 
     exit_code = ExitCode.NOT_FOUND

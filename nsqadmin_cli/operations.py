@@ -19,7 +19,7 @@ from nsqadmin_cli.api import Action, ChannelStats, Lookupd, NodeStats, Nsqd, Top
 from nsqadmin_cli.change import Change, Shown, ending
 from nsqadmin_cli.cluster import Answers, Cluster, ask_all, values_of
 from nsqadmin_cli.command_base import ChangeCommand, Name, argument, change_command, flag
-from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.errors import AdminError, NotOnNode
 from nsqadmin_cli.http_client import NodeError, NodeRefused, timed_out
 from nsqadmin_cli.output import not_found, progress
 from nsqadmin_cli.snapshot import ClusterSnapshot, by_key, no_such
@@ -299,9 +299,9 @@ def tombstone(cluster: Cluster, topic: str, node: str, *, with_delete: bool) -> 
     ]
     if not matching:
         known = ", ".join(producer.name for producer in producers) or "none"
-        raise NotFound(f"nsqlookupd does not list the node {printable(node)}; it lists: {printable(known, 1000)}")
+        raise NotOnNode(f"nsqlookupd does not list the node {printable(node)}; it lists: {printable(known, 1000)}")
     if topic not in matching[0].topics:
-        raise NotFound(f"the node {printable(node)} has not registered the topic {topic} at nsqlookupd")
+        raise NotOnNode(f"the node {printable(node)} has not registered the topic {topic} at nsqlookupd")
     try:
         nodes = [Nsqd(matching[0].http_address, cluster.http)] if with_delete else []
     except ValueError as error:

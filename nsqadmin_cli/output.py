@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TextIO, TypeAlias, TypeVar
 import click
 
 from nsqadmin_cli import units
-from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
+from nsqadmin_cli.errors import AdminError, ExitCode, NotOnNode
 from nsqadmin_cli.table import Block, Cell, Column, Form, Line, Table, Tone, as_json
 from nsqadmin_cli.units import printable
 
@@ -179,7 +179,7 @@ def not_found(what: str, errors: Sequence[AdminError]) -> AdminError:
     """Returns the error if no node has `what`; `errors` are of the nodes that did not answer."""
     if errors:
         return AdminError(f"no node that answered has {what}", causes=errors)
-    return NotFound(f"no node has {what}")
+    return NotOnNode(f"no node has {what}")
 
 
 class Confirm(NamedTuple):

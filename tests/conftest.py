@@ -19,10 +19,10 @@ import pytest
 from gevent.hub import Hub
 from hypothesis import settings
 
-from kit.daemons import PEERS, Daemon, export_source_tree, own_command
+from kit.daemons import PEERS, Instance, export_source_tree, own_command
 from kit.traffic import DaemonFactory
 
-_DAEMONS = pytest.StashKey[list[Daemon]]()
+_DAEMONS = pytest.StashKey[list[Instance]]()
 _LOG_SHOWN = 20_000  # characters of each log in a failure report
 
 
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     export_source_tree()
-    Daemon.preloaded = True
+    Instance.preloaded = True
     # A shell's background job ignores Ctrl-C, and so would all that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -123,10 +123,10 @@ def daemon_command(request: pytest.FixtureRequest) -> list[str]:
 def _factory(request: pytest.FixtureRequest, command: list[str], tmp_path: Path) -> Iterator[DaemonFactory]:
     """Daemons of one test: each call starts one on a data path of its own, or on the `data_path` given."""
     daemons = request.node.stash.setdefault(_DAEMONS, [])
-    mine: list[Daemon] = []
+    mine: list[Instance] = []
 
-    def start(*flags: str, data_path: Path | None = None) -> Daemon:
-        daemon = Daemon(command, data_path or tmp_path / f"daemon-{len(daemons)}", *flags)
+    def start(*flags: str, data_path: Path | None = None) -> Instance:
+        daemon = Instance(command, data_path or tmp_path / f"daemon-{len(daemons)}", *flags)
         daemons.append(daemon)
         mine.append(daemon)
         return daemon.start()
@@ -151,7 +151,7 @@ def nsqd_factory(request: pytest.FixtureRequest, daemon_command: list[str], tmp_
 
 
 @pytest.fixture
-def nsqd(nsqd_factory: DaemonFactory) -> Daemon:
+def nsqd(nsqd_factory: DaemonFactory) -> Instance:
     return nsqd_factory()
 
 
@@ -162,7 +162,7 @@ def gnsqd_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Da
 
 
 @pytest.fixture
-def gnsqd(gnsqd_factory: DaemonFactory) -> Daemon:
+def gnsqd(gnsqd_factory: DaemonFactory) -> Instance:
     return gnsqd_factory()
 
 

@@ -23,7 +23,7 @@ from gnsqd.observe.memory import MemoryStats
 from gnsqd.options import LookupdOptions, Options
 from gnsqd.shared.errors import StartError
 from gnsqd.shared.version import NSQD_VERSION, version_string
-from gnsqd.supervisor import Daemon, Supervisor
+from gnsqd.supervisor import DaemonProcess, Supervisor
 from gnsqd.web.debug import Debug
 from gnsqd.web.routes import Router
 from gnsqd.web.server import HTTPServer, allow_origins
@@ -85,7 +85,7 @@ class LookupdServers:
         joinall(self._greenlets)
 
 
-class NSQLookupd(Daemon):
+class NSQLookupd(DaemonProcess):
     """The nsqlookupd of a process."""
 
     def __init__(self, options: LookupdOptions, log: Logger) -> None:

@@ -31,7 +31,7 @@ _IN_STATS = (
 )  # fmt: skip
 
 
-class AuthState(Protocol):
+class Permissions(Protocol):
     """An auth server's answer: a client's identity, and its permissions until they expire."""
 
     identity: str
@@ -88,7 +88,7 @@ class ClientV2:
         self.tls: TLS | None = None
         self.deflate = self.snappy = False
         self.auth_secret = b""
-        self.auth_state: AuthState | None = None
+        self.auth_state: Permissions | None = None
 
         self.channel: Channel | None = None
         self.ready_count = self.in_flight_count = 0

@@ -21,7 +21,7 @@ from gnsqd.options import MILLISECOND, TLS_NOT_REQUIRED, Options
 from gnsqd.shared.errors import AuthError, BrokerError, StorageError
 from gnsqd.shared.names import check_limit, is_valid_name
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
-from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, AuthState, ClientV2, PubCount
+from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2, Permissions, PubCount
 from gnsqd.wire.codec import MESSAGE_ID_LENGTH, UNKNOWN, ClientError, Command, CommandSpec, frame
 from gnsqd.wire.identify import Identify, IdentifyWithTopology, apply_settings, negotiate, parse_identify
 
@@ -34,7 +34,7 @@ _NO_NUMBER = ValueError("failed to convert to Base10")
 
 # Is called with the client's IP ("" on a unix socket), whether it uses TLS, the common name of its certificate (""
 # without one), and its secret; raises AuthError. Yields.
-Authenticate = Callable[[str, bool, str, bytes], AuthState]
+Authenticate = Callable[[str, bool, str, bytes], Permissions]
 
 
 class Commands:
@@ -141,7 +141,7 @@ class Commands:
         if not state.allows(topic_name, channel_name):
             raise ClientError("E_UNAUTHORIZED", f'AUTH failed for {name} on "{topic_name}" "{channel_name}"')
 
-    def _query_permissions(self, client: ClientV2, command: Command) -> AuthState:
+    def _query_permissions(self, client: ClientV2, command: Command) -> Permissions:
         assert self._authenticate is not None
         if not command.may_yield:
             raise WouldYield

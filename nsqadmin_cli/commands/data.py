@@ -39,7 +39,7 @@ from nsqadmin_cli.datadir.checking import (
 )
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, MessageFile, Saved, describe_missing, export_queue
 from nsqadmin_cli.datadir.repairing import BadFile, Repair, exchange, put_back
-from nsqadmin_cli.errors import AdminError, ExitCode, NotFound
+from nsqadmin_cli.errors import AdminError, ExitCode, NotOnNode
 from nsqadmin_cli.message import DOCUMENT
 from nsqadmin_cli.output import Advance, Confirm, Output, note, progress, report
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Tone, column, described, json_only, table_of
@@ -76,7 +76,7 @@ def select(data_dir: DataDirectory, which: tuple[str, str] = ("", "")) -> list[S
     if not queues and not (data_dir.select_journals(topic) and not channel) and (topic or channel):
         what = f"the topic {topic}" if topic else f"the channel {channel}"
         what += f" and its channel {channel}" * bool(topic and channel)
-        raise NotFound(f"{data_dir.path} does not have {what}")
+        raise NotOnNode(f"{data_dir.path} does not have {what}")
     return queues
 
 

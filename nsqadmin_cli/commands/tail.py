@@ -21,7 +21,7 @@ from nsqadmin_cli.cluster import Cluster, by_node, failures_of
 from nsqadmin_cli.command_base import Name, Parsed, argument, command, duration, flag, option
 from nsqadmin_cli.consumer import ClusterConsumer, ConsumerOptions, auth_option, count_option, ephemeral_channel
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, read_queue
-from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.errors import AdminError, NotOnNode
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.message import (
     DOCUMENT,
@@ -216,7 +216,7 @@ def peek(
 def _look_at_files(path: str, topic: str, channel: str, count: int) -> PeekedQueue:
     queues = list_directory(path).select(topic, channel)
     if (queue := next((queue for queue in queues if queue.channel == channel), None)) is None:
-        raise NotFound(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
+        raise NotOnNode(f"{path} does not have the {f'channel {channel} of {topic}' if channel else f'topic {topic}'}")
     plan = make_plan(queue)
     records = (item for _, item in read_queue(queue, plan, DEFAULT_MAX_MSG_SIZE) if isinstance(item, StoredRecord))
     messages = [MessageRow(topic, *decode_record(record.payload), path) for record in islice(records, count)]

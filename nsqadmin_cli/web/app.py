@@ -23,7 +23,7 @@ from gnsqd.web.routes import Content, HTTPError, Role, Route, Router, StreamedCo
 from gnsqd.web.server import Answer, add_headers
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.context import CommandLines
-from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.errors import AdminError, NotOnNode
 from nsqadmin_cli.units import printable
 from nsqadmin_cli.web import api, changes, messages, nodes, queues
 from nsqadmin_cli.web.http import HTML, TEXT, PageRequest, Redirect, Response
@@ -220,7 +220,7 @@ class Application(Router):
             return self._error(request, error)
         except AdminError as error:
             sentence = "; ".join(printable(text, 1000) for text in map(str, (error, *error.causes)))
-            return self._error(request, HTTPError(404 if isinstance(error, NotFound) else 502, sentence))
+            return self._error(request, HTTPError(404 if isinstance(error, NotOnNode) else 502, sentence))
         except Exception:
             return self._error(request, HTTPError(500, self._log_defect(request)))
 

@@ -16,7 +16,7 @@ from nsqadmin_cli.change import Change, Shown
 from nsqadmin_cli.cli import cli
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import ON_PAGE, ChangeCommand
-from nsqadmin_cli.errors import AdminError, NotFound
+from nsqadmin_cli.errors import AdminError, NotOnNode
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.output import collected
 from nsqadmin_cli.table import ALWAYS, Block, Grid, Paragraph, Table
@@ -138,7 +138,7 @@ def _page(site: PageSite, request: PageRequest, form: dict[str, str], *, is_conf
             errors, status = [error.format_message()], 400
         except AdminError as error:
             is_upstream = isinstance(error, NodeError) or error.causes
-            status = 404 if isinstance(error, NotFound) else 502 if is_upstream else 400
+            status = 404 if isinstance(error, NotOnNode) else 502 if is_upstream else 400
             errors = [*map(str, (error, *error.causes))]
     words = " ".join(request.segments[1:])
     kept = {field.name: field.value for field in fields if field.value} | ({"node": node} if node else {})

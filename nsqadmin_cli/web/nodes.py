@@ -9,7 +9,7 @@ from typing import Any
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import Listing
 from nsqadmin_cli.commands.nodes import ListedTopic
-from nsqadmin_cli.errors import NotFound
+from nsqadmin_cli.errors import NotOnNode
 from nsqadmin_cli.http_client import NodeError
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.stat_tables import LISTING, PROCESS, RATES, NodeRow
@@ -56,7 +56,7 @@ def node(site: PageSite, request: PageRequest) -> Page:
     address = next((at for at in snapshot.answers if str(at) == name), None)
     if address is None:
         known = units.shortened([*map(str, snapshot.answers)], 5) or "none"
-        raise NotFound(f"no node has the address {printable(name)}; known are {known}")
+        raise NotOnNode(f"no node has the address {printable(name)}; known are {known}")
     alone = ClusterSnapshot({address: snapshot.answers[address]}, [])
     row = stat_tables.node_rows(snapshot)[address]
     _add_details(row, (site.monitor.node_rows.latest() or {}).get(address))

@@ -11,7 +11,7 @@ from gnsqd.shared.version import VERSION
 from gnsqd.web.routes import Role
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.cluster import Cluster
-from nsqadmin_cli.errors import NotFound
+from nsqadmin_cli.errors import NotOnNode
 from nsqadmin_cli.message import clock
 from nsqadmin_cli.snapshot import ClusterSnapshot
 from nsqadmin_cli.units import duration, plural, printable, rate
@@ -81,7 +81,7 @@ class PageSite:
         for node in self.cluster.nsqds():
             if str(node) == address:
                 return node
-        raise NotFound(f"no node has the address {printable(address, 100)}")
+        raise NotOnNode(f"no node has the address {printable(address, 100)}")
 
     def keep(self, result: Page | str) -> str:
         """Keeps the result of an action, and returns its name in addresses, so that loading one does nothing again."""

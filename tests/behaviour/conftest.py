@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from kit.certificates import write_identities
-from kit.daemons import PEERS, Daemon, own_command
-from kit.lookupds import REAL_COMMAND, Lookupd, LookupdPair, own_lookupd_command
-from kit.nsq_client import Client
+from kit.daemons import PEERS, Instance, own_command
+from kit.lookupds import REAL_COMMAND, LookupdPair, RunningLookupd, own_lookupd_command
+from kit.nsq_client import NSQClient
 
 _numbers = itertools.count()
 
@@ -26,14 +26,14 @@ def _peer_command() -> list[str]:
 @pytest.fixture(scope="module", params=["gnsqd", pytest.param("nsqd", marks=pytest.mark.peer)])
 def module_factory(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., Daemon]]:
+) -> Iterator[Callable[..., Instance]]:
     """Starts daemons of the kind under test that run until the end of the module: `module_factory(*flags)`."""
     command = own_command() if request.param == "gnsqd" else _peer_command()
-    daemons: list[Daemon] = []
+    daemons: list[Instance] = []
 
-    def start(*flags: str) -> Daemon:
+    def start(*flags: str) -> Instance:
         path: Path = tmp_path_factory.mktemp("module") / "data"
-        daemons.append(Daemon(command, path, *flags))
+        daemons.append(Instance(command, path, *flags))
         return daemons[-1].start()
 
     yield start
@@ -54,13 +54,13 @@ def tls_flags(identities: dict[str, tuple[str, str]]) -> list[str]:
 
 
 @pytest.fixture
-def client(nsqd: Daemon) -> Client:
-    return Client(nsqd.tcp_address)
+def client(nsqd: Instance) -> NSQClient:
+    return NSQClient(nsqd.tcp_address)
 
 
 @pytest.fixture
-def publisher(nsqd: Daemon) -> Client:
-    return Client(nsqd.tcp_address)
+def publisher(nsqd: Instance) -> NSQClient:
+    return NSQClient(nsqd.tcp_address)
 
 
 @pytest.fixture
@@ -73,14 +73,14 @@ def lookupd_pair(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Iterator
     """Starts both nsqlookupds, ours first."""
     peer_binary("nsqlookupd")
     with (
-        Lookupd(own_lookupd_command(), tmp_path / "gnsqlookupd") as ours,
-        Lookupd(REAL_COMMAND, tmp_path / "nsqlookupd") as real,
+        RunningLookupd(own_lookupd_command(), tmp_path / "gnsqlookupd") as ours,
+        RunningLookupd(REAL_COMMAND, tmp_path / "nsqlookupd") as real,
     ):
         yield ours, real
 
 
 @pytest.fixture
-def lookupd(tmp_path: Path) -> Iterator[Lookupd]:
+def lookupd(tmp_path: Path) -> Iterator[RunningLookupd]:
     """Ours."""
-    with Lookupd(own_lookupd_command(), tmp_path / "gnsqlookupd") as lookupd:
+    with RunningLookupd(own_lookupd_command(), tmp_path / "gnsqlookupd") as lookupd:
         yield lookupd

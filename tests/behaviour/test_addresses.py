@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import DEADLINE, Address, Daemon, eventually, free_port, is_readable, open_socket, run_to_end
+from kit.daemons import DEADLINE, Address, Instance, eventually, free_port, is_readable, open_socket, run_to_end
 from kit.http_api import head, read_all
-from kit.lookupds import EMBEDDED, EmbeddedLookupd, Lookupd, own_lookupd_command
-from kit.nsq_client import Client
+from kit.lookupds import EMBEDDED, LookupdInside, RunningLookupd, own_lookupd_command
+from kit.nsq_client import NSQClient
 from kit.peer_program import PeerProgram
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import tls_client_context
@@ -45,15 +45,15 @@ def link_local() -> tuple[str, str] | None:
 ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
 
 
-def listening_on(nsqd: Daemon, kind: str = "TCP") -> str:
+def listening_on(nsqd: Instance, kind: str = "TCP") -> str:
     found = eventually(lambda: re.search(rf" INFO: {kind}: listening on (.*)", nsqd.log()))
     return found[1]
 
 
 @contextmanager
-def consumer(nsqd: Daemon, address: Address, topic: str = "t") -> Iterator[tuple[Client, dict[str, Any]]]:
+def consumer(nsqd: Instance, address: Address, topic: str = "t") -> Iterator[tuple[NSQClient, dict[str, Any]]]:
     """Yields a client that has consumed its own message, and its statistics."""
-    with Client(address) as client:
+    with NSQClient(address) as client:
         client.publish(topic, b"x")
         client.subscribe(topic, "c", 1)
         message = client.message()
@@ -63,7 +63,7 @@ def consumer(nsqd: Daemon, address: Address, topic: str = "t") -> Iterator[tuple
         yield client, stats
 
 
-def info(nsqd: Daemon) -> dict[str, Any]:
+def info(nsqd: Instance) -> dict[str, Any]:
     return dict(json.loads(nsqd.http("GET", "/info")[2]))
 
 
@@ -238,7 +238,7 @@ def test_nsqlookupd_gets_the_address_by_which_nsqd_reaches_it(gnsqd_factory: Dae
     assert info(nsqd)["broadcast_address"] == socket.gethostname()
     elsewhere = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"  # Linux goes there from 127.0.0.1
     for host, address in ((elsewhere, "127.0.0.1"), ("[::1]", "::1")):
-        with Lookupd(own_lookupd_command(), tmp_path / address, host=host) as lookupd:
+        with RunningLookupd(own_lookupd_command(), tmp_path / address, host=host) as lookupd:
             nsqd.http("PUT", "/config/nsqlookupd_tcp_addresses", json.dumps([lookupd.tcp_address]))
             (producer,) = eventually(lookupd.producers)
             assert (producer["broadcast_address"], producer["hostname"]) == (address, socket.gethostname())
@@ -248,7 +248,7 @@ def test_nsqlookupd_gets_the_address_by_which_nsqd_reaches_it(gnsqd_factory: Dae
 
 
 def test_nsqlookupd_in_the_process_returns_the_host_of_the_request(gnsqd_factory: DaemonFactory) -> None:
-    lookupd = EmbeddedLookupd(gnsqd_factory(*EMBEDDED, "--broadcast-address=auto"))
+    lookupd = LookupdInside(gnsqd_factory(*EMBEDDED, "--broadcast-address=auto"))
     assert lookupd.names("here:4161") == ["here"]
 
 
@@ -275,7 +275,7 @@ def test_socket_files_have_the_mode_that_the_umask_leaves_and_go_at_exit(
         assert stat.S_ISSOCK(path.stat().st_mode)
         assert stat.S_IMODE(path.stat().st_mode) == 0o777 & ~mask
         assert listening_on(nsqd, kind) == str(path)
-    with Client(str(paths[0])) as client:
+    with NSQClient(str(paths[0])) as client:
         client.publish("t", b"x")
     assert nsqd.terminate() == 0
     assert not [path for path in paths if path.exists()]
@@ -333,9 +333,9 @@ def test_socket_of_a_killed_daemon_is_replaced(gnsqd_factory: DaemonFactory, tmp
         pass
 
 
-def named_client(address: Address, name: str) -> Client:
+def named_client(address: Address, name: str) -> NSQClient:
     """Connects from a unix socket that has this name, if it is not empty."""
-    client = Client(address, magic=b"")
+    client = NSQClient(address, magic=b"")
     client.sock.close()
     client.sock = socket.socket(socket.AF_UNIX)
     client.sock.settimeout(DEADLINE)
@@ -372,7 +372,7 @@ def test_client_of_a_unix_socket_is_shown_by_its_own_name(
 def test_error_of_a_unix_socket_names_both_ends(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     path = f"{tmp_path}/t.sock"
     nsqd = nsqd_factory(f"--tcp-address={path}")
-    with Client(path) as client:
+    with NSQClient(path) as client:
         client.command(b"NOP\nIDENTIFY", b"{}")
         assert is_readable(client.sock, DEADLINE)  # what is left unread makes a reset of the end
     error = f"client(@) - failed to read command - read unix {path}->@: read: connection reset by peer"

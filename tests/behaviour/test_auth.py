@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from kit.auth_server import EVERYTHING, AuthServer, grant, query, response
-from kit.daemons import Daemon, eventually, free_port
-from kit.nsq_client import ERROR, HEARTBEAT, RESPONSE, Client, Frame, mpub_body, sized, split_frames
+from kit.daemons import Instance, eventually, free_port
+from kit.nsq_client import ERROR, HEARTBEAT, RESPONSE, Frame, NSQClient, mpub_body, sized, split_frames
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import UpgradedClient, tls_client_context
 
@@ -36,24 +36,24 @@ def server(running_server: AuthServer) -> AuthServer:
 
 
 @pytest.fixture(scope="module")
-def shared(module_factory: DaemonFactory, running_server: AuthServer) -> Daemon:
+def shared(module_factory: DaemonFactory, running_server: AuthServer) -> Instance:
     return module_factory(f"--auth-http-address={running_server.address}")
 
 
-def auth(client: Client, secret: bytes = b"secret") -> Frame:
+def auth(client: NSQClient, secret: bytes = b"secret") -> Frame:
     client.command(b"AUTH", secret)
     return client.frame()
 
 
-def admitted(nsqd: Daemon) -> Client:
-    client = Client(nsqd.tcp_address)
+def admitted(nsqd: Instance) -> NSQClient:
+    client = NSQClient(nsqd.tcp_address)
     assert auth(client).type == RESPONSE
     return client
 
 
-def ask(nsqd: Daemon, data: bytes) -> list[Frame]:
+def ask(nsqd: Instance, data: bytes) -> list[Frame]:
     """Sends `data` and an empty command, which ends the connection, and returns all answers to `data`."""
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.send(data + b"\n")
         frames = split_frames(client.recv_until_closed())
     end = Frame(ERROR, b"E_INVALID invalid command ")
@@ -67,7 +67,7 @@ def publish(topic: str) -> bytes:
 AUTH = b"AUTH\n" + sized(b"secret")
 
 
-def warnings(nsqd: Daemon, secret: str = "secret") -> list[str]:
+def warnings(nsqd: Instance, secret: str = "secret") -> list[str]:
     """Returns the failures in the log; the real daemon also logs secrets."""
     text = nsqd.log().replace(f"secret={secret}", "secret=***")
     return re.findall(r" WARNING: PROTOCOL\(V2\): \[[^]]+\] AUTH failed (.*)", text)
@@ -76,8 +76,8 @@ def warnings(nsqd: Daemon, secret: str = "secret") -> list[str]:
 # The question and the answer
 
 
-def test_server_is_asked_with_what_is_known_of_the_client(shared: Daemon, server: AuthServer) -> None:
-    with Client(shared.tcp_address) as client:
+def test_server_is_asked_with_what_is_known_of_the_client(shared: Instance, server: AuthServer) -> None:
+    with NSQClient(shared.tcp_address) as client:
         assert json.loads(client.identify(feature_negotiation=True).data)["auth_required"] is True
         assert auth(client, b"a b+c&d=\xff~-_.!*'()/\0" + "\xe9".encode()).type == RESPONSE
     assert server.requests == [
@@ -126,26 +126,26 @@ IDENTITIES: list[tuple[dict[str, object], str, str, int]] = [
 ]
 
 
-def test_client_gets_its_identity(shared: Daemon, server: AuthServer) -> None:
+def test_client_gets_its_identity(shared: Instance, server: AuthServer) -> None:
     for fields, identity, url, count in IDENTITIES:
         server.reset(grant(EVERYTHING, **fields))
         answer = f'{{"identity":"{identity}","identity_url":"{url}","permission_count":{count}}}'
         assert ask(shared, AUTH) == [Frame(RESPONSE, answer.encode())]
 
 
-def test_client_without_authorizations_is_refused(shared: Daemon, server: AuthServer) -> None:
+def test_client_without_authorizations_is_refused(shared: Instance, server: AuthServer) -> None:
     for answer in (grant(), grant(authorizations=None), response('{"ttl":1}')):
         server.reset(answer)
         assert ask(shared, AUTH) == [Frame(ERROR, b"E_UNAUTHORIZED AUTH no authorizations found")]
 
 
-def test_client_may_authenticate_once(shared: Daemon, server: AuthServer) -> None:
+def test_client_may_authenticate_once(shared: Instance, server: AuthServer) -> None:
     *answers, refusal = ask(shared, AUTH + AUTH)
     assert (len(answers), refusal) == (1, Frame(ERROR, b"E_INVALID AUTH already set"))
     assert len(server.requests) == 1
 
 
-def test_statistics_show_who_a_client_is(shared: Daemon, server: AuthServer, topic: str) -> None:
+def test_statistics_show_who_a_client_is(shared: Instance, server: AuthServer, topic: str) -> None:
     def shown(client: dict[str, object]) -> dict[str, object]:
         return {key: value for key, value in client.items() if key.startswith("auth")}
 
@@ -190,15 +190,15 @@ GUARDED = [
 
 
 @pytest.mark.parametrize(("data", "text"), GUARDED)
-def test_command_is_refused_before_auth(shared: Daemon, server: AuthServer, data: bytes, text: str) -> None:
-    with Client(shared.tcp_address) as client:
+def test_command_is_refused_before_auth(shared: Instance, server: AuthServer, data: bytes, text: str) -> None:
+    with NSQClient(shared.tcp_address) as client:
         client.send(data)
         assert split_frames(client.recv_until_closed()) == [Frame(ERROR, text.encode())]
     assert server.requests == []
     assert not shared.stats("t")["topics"]
 
 
-def test_other_commands_and_http_need_no_auth(shared: Daemon, server: AuthServer, topic: str) -> None:
+def test_other_commands_and_http_need_no_auth(shared: Instance, server: AuthServer, topic: str) -> None:
     assert ask(shared, b"NOP\nIDENTIFY\n" + sized(b"{}")) == [OK]
     assert shared.http("POST", f"/pub?topic={topic}", b"x")[2] == b"OK"
     with admitted(shared) as client:
@@ -245,7 +245,7 @@ BOTH = ["subscribe", "publish"]
     ],
 )  # fmt: skip
 def test_authorizations_allow_what_their_regexes_find(
-    shared: Daemon,
+    shared: Instance,
     server: AuthServer,
     authorizations: list[tuple[str, list[str], list[str]]],
     topic_name: str,
@@ -346,7 +346,7 @@ WRONG_ANSWERS = [
 
 @pytest.mark.parametrize(("answer", "why"), WRONG_ANSWERS)
 def test_answer_that_is_wrong_is_logged_and_the_client_refused(
-    shared: Daemon, server: AuthServer, answer: bytes, why: str
+    shared: Instance, server: AuthServer, answer: bytes, why: str
 ) -> None:
     server.reset(answer)
     before = len(warnings(shared))
@@ -371,9 +371,9 @@ def test_server_that_cannot_be_reached_is_logged(module_factory: DaemonFactory) 
         assert line.endswith(f'common_name=&remote_ip=127.0.0.1&secret=***&tls=false": {why}')
 
 
-def test_client_gets_nothing_that_is_logged(shared: Daemon, server: AuthServer) -> None:
+def test_client_gets_nothing_that_is_logged(shared: Instance, server: AuthServer) -> None:
     server.reset(response("why", "500 Broken"))
-    with Client(shared.tcp_address) as client:
+    with NSQClient(shared.tcp_address) as client:
         peer = ":".join(map(str, client.sock.getsockname()))
         client.send(AUTH)
         assert split_frames(client.recv_until_closed()) == [FAILED]
@@ -389,7 +389,7 @@ def test_client_gets_nothing_that_is_logged(shared: Daemon, server: AuthServer) 
 # When the answer has expired
 
 
-def publish_until_asked(client: Client, server: AuthServer, topic: str) -> Frame:
+def publish_until_asked(client: NSQClient, server: AuthServer, topic: str) -> Frame:
     """Publishes until the daemon asks the server again, and returns the answer to that."""
     asked = len(server.requests)
 
@@ -401,9 +401,9 @@ def publish_until_asked(client: Client, server: AuthServer, topic: str) -> Frame
     return eventually(answer)
 
 
-def test_expired_answer_is_asked_for_again(shared: Daemon, server: AuthServer, topic: str) -> None:
+def test_expired_answer_is_asked_for_again(shared: Instance, server: AuthServer, topic: str) -> None:
     server.reset(grant(EVERYTHING, ttl=1, identity="before"))
-    with Client(shared.tcp_address) as client:
+    with NSQClient(shared.tcp_address) as client:
         assert auth(client, b"a&b").type == RESPONSE
         server.answer = grant(EVERYTHING, identity="after")
         assert publish_until_asked(client, server, topic) == OK
@@ -415,7 +415,9 @@ def test_expired_answer_is_asked_for_again(shared: Daemon, server: AuthServer, t
         assert shared.channel_stats(topic, "c")["clients"][0]["auth_identity"] == "after"
 
 
-def test_what_was_granted_is_gone_when_it_is_not_granted_again(shared: Daemon, server: AuthServer, topic: str) -> None:
+def test_what_was_granted_is_gone_when_it_is_not_granted_again(
+    shared: Instance, server: AuthServer, topic: str
+) -> None:
     server.reset(grant(EVERYTHING, ttl=1))
     refused = Frame(ERROR, f'E_UNAUTHORIZED AUTH failed for PUB on "{topic}-other" ""'.encode())
     with admitted(shared) as consumer, admitted(shared) as first, admitted(shared) as second:
@@ -474,7 +476,7 @@ def found(location: str, status: int = 302) -> bytes:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_followed(shared: Daemon, server: AuthServer, status: int) -> None:
+def test_redirects_are_followed(shared: Instance, server: AuthServer, status: int) -> None:
     def answer(target: str) -> bytes:
         if target.startswith("/auth"):
             return found("other?x=1", status)
@@ -485,7 +487,7 @@ def test_redirects_are_followed(shared: Daemon, server: AuthServer, status: int)
     assert server.targets[1:] == ["/other?x=1", "/end"]
 
 
-def test_redirects_end(shared: Daemon, server: AuthServer) -> None:
+def test_redirects_end(shared: Instance, server: AuthServer) -> None:
     for location, asked, why in (
         ("/loop", 10, "stopped after 10 redirects"),
         ("ftp://host/", 1, 'unsupported protocol scheme "ftp"'),
@@ -561,7 +563,7 @@ def test_unix_client_has_no_address(module_factory: DaemonFactory, server: AuthS
 def test_client_has_its_heartbeats_while_the_server_hangs(module_factory: DaemonFactory, server: AuthServer) -> None:
     nsqd = module_factory(f"--auth-http-address={server.address}", "--http-client-request-timeout=1h")
     server.awake.clear()
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.send(b"IDENTIFY\n" + sized(b'{"heartbeat_interval":1000}') + AUTH + b"NOP\n" + publish("t"))
         assert client.response() == b"OK"  # at once
         assert client.response() == HEARTBEAT
@@ -583,7 +585,7 @@ def test_server_is_given_up_when_the_request_takes_too_long(module_factory: Daem
 # Ours alone
 
 
-def open_files(nsqd: Daemon) -> int:
+def open_files(nsqd: Instance) -> int:
     return len(os.listdir(f"/proc/{nsqd.pid}/fd"))
 
 
@@ -593,7 +595,7 @@ def test_clients_whose_server_hangs_leave_nothing_behind(gnsqd_factory: DaemonFa
     before = open_files(gnsqd)
     server.awake.clear()
     with ExitStack() as stack:
-        clients = [stack.enter_context(Client(gnsqd.tcp_address)) for _ in range(50)]
+        clients = [stack.enter_context(NSQClient(gnsqd.tcp_address)) for _ in range(50)]
         for client in clients:
             client.send(AUTH)
         assert gnsqd.http("GET", "/ping")[2] == b"OK"
@@ -605,7 +607,7 @@ def test_exit_does_not_wait_for_auth_servers(gnsqd_factory: DaemonFactory, serve
     gnsqd = gnsqd_factory(f"--auth-http-address={server.address}", "--http-client-request-timeout=1h")
     server.awake.clear()
     with ExitStack() as stack:
-        clients = [stack.enter_context(Client(gnsqd.tcp_address)) for _ in range(50)]
+        clients = [stack.enter_context(NSQClient(gnsqd.tcp_address)) for _ in range(50)]
         for client in clients:
             client.send(AUTH)
         eventually(lambda: len(server.requests) == 50)

@@ -5,16 +5,16 @@ import struct
 
 import pytest
 
-from kit.daemons import Daemon, own_command
+from kit.daemons import Instance, own_command
 from kit.http_api import ask, message
-from kit.nsq_client import ERROR, RESPONSE, Client, Frame
+from kit.nsq_client import ERROR, RESPONSE, Frame, NSQClient
 from kit.traffic import DaemonFactory
 
 LARGEST = 32768  # bytes of an IDENTIFY, and of a value for /config
 
 
 @pytest.fixture(scope="module")
-def shared(module_factory: DaemonFactory) -> Daemon:
+def shared(module_factory: DaemonFactory) -> Instance:
     return module_factory()
 
 
@@ -42,21 +42,21 @@ BOMBS = [
 
 
 @pytest.mark.parametrize(("body", "answer"), BOMBS, ids=[body[:30].decode("latin-1") for body, _ in BOMBS])
-def test_identify_with_a_bomb_for_json_is_read_or_refused(shared: Daemon, body: bytes, answer: list[Frame]) -> None:
-    with Client(shared.tcp_address) as client:
+def test_identify_with_a_bomb_for_json_is_read_or_refused(shared: Instance, body: bytes, answer: list[Frame]) -> None:
+    with NSQClient(shared.tcp_address) as client:
         client.command(b"IDENTIFY", body)
         assert [client.frame()] == answer
 
 
-def test_identify_larger_than_any_is_refused_before_it_is_there(gnsqd: Daemon) -> None:
+def test_identify_larger_than_any_is_refused_before_it_is_there(gnsqd: Instance) -> None:
     # The real daemon takes up to max-body-size, five million bytes of JSON, and has a core for each.
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         client.send(b"IDENTIFY\n" + struct.pack(">i", LARGEST + 1))
         assert client.frame() == (ERROR, b"E_BAD_BODY IDENTIFY body too big 32769 > 32768")
         assert client.recv_until_closed() == b""
 
 
-def test_value_for_an_option_that_is_a_bomb_is_refused(shared: Daemon) -> None:
+def test_value_for_an_option_that_is_a_bomb_is_refused(shared: Instance) -> None:
     too_large = 413 if shared.command == own_command() else 400  # the real daemon has max-msg-size for it
     for body, status in (
         (filled(b"", b"[", b""), 400),

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.exposition import labels, series
 from kit.http_api import ask, message
-from kit.nsq_client import Client, mpub_body
+from kit.nsq_client import NSQClient, mpub_body
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 DROP = "--overflow-policy=drop-oldest"
@@ -15,7 +15,7 @@ durability = pytest.mark.parametrize("durability", ["--durability=none", "--dura
 memory = pytest.mark.parametrize("memory", ["--mem-queue-size=10000", "--mem-queue-size=2"])
 
 
-def assert_refused(nsqd: Daemon, reason: str, topic: str = "t") -> None:
+def assert_refused(nsqd: Instance, reason: str, topic: str = "t") -> None:
     """Checks that every way to publish is refused in nsqd's words for a message that could not be put."""
     before = nsqd.topic_stats(topic)["message_count"]
     for name, line, body in (
@@ -23,7 +23,7 @@ def assert_refused(nsqd: Daemon, reason: str, topic: str = "t") -> None:
         ("DPUB", f"DPUB {topic} 60000", BODY),
         ("MPUB", f"MPUB {topic}", mpub_body(BODY, BODY)),
     ):
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.command(line.encode(), body)
             assert client.error() == f"E_{name}_FAILED {name} failed {reason}".encode()
             assert client.recv_until_closed() == b""
@@ -38,19 +38,19 @@ def assert_refused(nsqd: Daemon, reason: str, topic: str = "t") -> None:
 REFUSED = 8  # messages that assert_refused tries to publish
 
 
-def figures(nsqd: Daemon, what: str, topic: str = "t") -> list[float]:
+def figures(nsqd: Instance, what: str, topic: str = "t") -> list[float]:
     """Returns a figure of messages, such as `dropped`, of the topic and of its channel `c`."""
     found = series(nsqd.http("GET", "/metrics")[2])
     of_channel = found.get((f"gnsqd_channel_{what}_messages_total", labels(topic=topic, channel="c")), -1)
     return [found[f"gnsqd_topic_{what}_messages_total", labels(topic=topic)], of_channel]
 
 
-def consume(nsqd: Daemon, count: int) -> list[bytes]:
+def consume(nsqd: Instance, count: int) -> list[bytes]:
     """Finishes messages of `t:c`, and returns them in order of publication."""
     return [found.body for found in sorted(take(nsqd, "t", "c", count), key=lambda found: (found.timestamp, found.id))]
 
 
-def die(nsqd: Daemon, durability: str, *flags: str) -> None:
+def die(nsqd: Instance, durability: str, *flags: str) -> None:
     """Restarts with these flags, after SIGKILL where that may cost nothing."""
     if durability != "--durability=none":
         nsqd.kill()
@@ -165,7 +165,7 @@ def test_messages_that_are_too_old_are_dropped(gnsqd_factory: DaemonFactory, dur
     publish(nsqd, "nobody", b"1", b"2", b"3", b"4", b"5")
     assert figures(nsqd, "expired") == [0, 0]
     die(nsqd, durability, "--message-ttl=1ms", durability, memory)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=10)
         eventually(lambda: figures(nsqd, "expired") == [0, 3])
         eventually(lambda: figures(nsqd, "expired", "nobody") == [5, -1])

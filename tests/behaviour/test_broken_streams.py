@@ -5,19 +5,19 @@ import zlib
 
 import pytest
 
-from kit.daemons import Daemon, eventually
-from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
+from kit.daemons import Instance, eventually
+from kit.nsq_client import ERROR, RESPONSE, Frame, NSQClient, split_frames
 from kit.observers import GoodClients, resident_bytes
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import SNAPPY_BLOCK, SNAPPY_IDENTIFIER, UpgradedClient, best_chunk, chunk, tls_client_context
 
 
 @pytest.fixture(scope="module")
-def nsqd(module_factory: DaemonFactory, tls_flags: list[str]) -> Daemon:
+def nsqd(module_factory: DaemonFactory, tls_flags: list[str]) -> Instance:
     return module_factory(*tls_flags)
 
 
-def send_raw(client: Client, raw: bytes) -> None:
+def send_raw(client: NSQClient, raw: bytes) -> None:
     """Sends past the layers, as far as the daemon takes it."""
     try:
         client.sock.sendall(raw)
@@ -53,7 +53,7 @@ GOOD_SNAPPY = {
 
 
 @pytest.mark.parametrize("raw", GOOD_SNAPPY.values(), ids=GOOD_SNAPPY)
-def test_snappy_stream_as_the_format_allows(nsqd: Daemon, raw: bytes) -> None:
+def test_snappy_stream_as_the_format_allows(nsqd: Instance, raw: bytes) -> None:
     with UpgradedClient(nsqd.tcp_address, snappy=True) as client:
         client.publish("streams#ephemeral", b"before")
         for _ in range(2):
@@ -95,7 +95,7 @@ BAD_STREAMS += [pytest.param("deflate", *row, id=f"deflate-{name}") for name, ro
 @pytest.mark.parametrize("tls", [{}, {"tls_v1": True}], ids=["plain", "tls"])
 @pytest.mark.parametrize(("compression", "raw", "why"), BAD_STREAMS)
 def test_broken_stream_closes_its_connection_without_a_word(
-    nsqd: Daemon, compression: str, raw: bytes, why: str, tls: dict[str, bool]
+    nsqd: Instance, compression: str, raw: bytes, why: str, tls: dict[str, bool]
 ) -> None:
     with UpgradedClient(nsqd.tcp_address, tls_client_context(), **{compression: True}, **tls) as client:
         host, port = client.sock.getsockname()
@@ -106,7 +106,7 @@ def test_broken_stream_closes_its_connection_without_a_word(
 
 
 @pytest.mark.parametrize(("compression", "raw"), [("snappy", BAD_SNAPPY["reserved-02"][0][10:]), ("deflate", b"\x07")])
-def test_stream_that_breaks_inside_a_body_is_reported(nsqd: Daemon, compression: str, raw: bytes) -> None:
+def test_stream_that_breaks_inside_a_body_is_reported(nsqd: Instance, compression: str, raw: bytes) -> None:
     with UpgradedClient(nsqd.tcp_address, None, **{compression: True}) as client:
         client.send(b"PUB streams#ephemeral\n\0\0\0\x05abc")
         assert client.nothing_arrives(0.05)
@@ -115,7 +115,7 @@ def test_stream_that_breaks_inside_a_body_is_reported(nsqd: Daemon, compression:
         assert split_frames(client.recv_until_closed()) == expected
 
 
-def test_last_block_of_deflate_ends_the_connection(nsqd: Daemon) -> None:
+def test_last_block_of_deflate_ends_the_connection(nsqd: Instance) -> None:
     compress = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     raw = compress.compress(PUB) + compress.flush()
     with UpgradedClient(nsqd.tcp_address, deflate=True) as client:
@@ -153,7 +153,7 @@ BOMBS = [
 def test_identify_may_be_repeated_without_end_and_costs_no_memory(gnsqd_factory: DaemonFactory) -> None:
     gnsqd = gnsqd_factory()
     assert gnsqd.http("PUT", "/config/log_level", b"error")[0] == 200
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         before = resident_bytes(gnsqd, "VmHWM")
         for number in range(1000):
             client.identify(feature_negotiation=True, user_agent=f"{number}".ljust(16000), hostname="h" * 16000)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
+from kit.daemons import DEADLINE, Instance, eventually, open_socket, own_command, run_to_end
 from kit.traffic import DaemonFactory
 
 Result = subprocess.CompletedProcess[str]
@@ -486,7 +486,7 @@ def test_values_may_be_written_as_for_nsqd(nsqd_factory: DaemonFactory, config: 
 # Signals
 
 
-def test_hangup_is_a_clean_exit_and_loses_nothing(gnsqd: Daemon) -> None:
+def test_hangup_is_a_clean_exit_and_loses_nothing(gnsqd: Instance) -> None:
     # NSQD-COMPAT 0.1, item 17: the real daemon dies.
     assert gnsqd.http("POST", "/pub?topic=t", b"x")[0] == 200
     gnsqd.send_signal(signal.SIGHUP)
@@ -496,20 +496,20 @@ def test_hangup_is_a_clean_exit_and_loses_nothing(gnsqd: Daemon) -> None:
 
 
 def test_hangup_ignored_from_the_start_stays_ignored(daemon_command: list[str], tmp_path: Path) -> None:
-    with Daemon(["nohup", *daemon_command], tmp_path / "data") as daemon:
+    with Instance(["nohup", *daemon_command], tmp_path / "data") as daemon:
         daemon.send_signal(signal.SIGHUP)
         assert daemon.http("GET", "/ping")[0] == 200
         assert daemon.running
 
 
-def test_user_signals_are_ignored(nsqd: Daemon) -> None:
+def test_user_signals_are_ignored(nsqd: Instance) -> None:
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE):
         nsqd.send_signal(number)
     assert nsqd.http("GET", "/ping")[0] == 200
     assert nsqd.terminate() == 0
 
 
-def test_quit_prints_what_everything_waits_for_and_exits_2(nsqd: Daemon) -> None:
+def test_quit_prints_what_everything_waits_for_and_exits_2(nsqd: Instance) -> None:
     nsqd.send_signal(signal.SIGQUIT)
     assert nsqd.wait() == 2
     assert "queueScanLoop" in nsqd.log()
@@ -542,6 +542,6 @@ def test_daemon_with_closed_standard_streams_serves(tmp_path: Path) -> None:
 
 def test_soft_limit_of_descriptors_is_raised_to_the_hard_one(daemon_command: list[str], tmp_path: Path) -> None:
     limited = ["sh", "-c", 'ulimit -Sn 64; ulimit -Hn 999; exec "$@"', "sh", *daemon_command]
-    with Daemon(limited, tmp_path / "data") as daemon:
+    with Instance(limited, tmp_path / "data") as daemon:
         limits = Path(f"/proc/{daemon.pid}/limits").read_text()
         assert re.search(r"^Max open files\s+99[89]\s+999\s", limits, re.MULTILINE), limits

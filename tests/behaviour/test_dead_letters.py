@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.exposition import labels, series
-from kit.nsq_client import Client, Message
+from kit.nsq_client import NSQClient, ReceivedMessage
 from kit.traffic import DaemonFactory, create, finish, post, publish, take
 
 BODY = b'{"first": "line"}\n\x00\xff'
 
 
-def fail(client: Client, times: int = 1) -> Message:
+def fail(client: NSQClient, times: int = 1) -> ReceivedMessage:
     for attempt in range(times):
         message = client.message()
         assert message.attempts == attempt + 1
@@ -22,14 +22,14 @@ def fail(client: Client, times: int = 1) -> Message:
     return message
 
 
-def letter(nsqd: Daemon, topic: str) -> tuple[dict[str, Any], bytes]:
+def letter(nsqd: Instance, topic: str) -> tuple[dict[str, Any], bytes]:
     """Finishes the next letter, and returns its header and body."""
     (message,) = take(nsqd, topic, "look", 1)
     header, _, body = message.body.partition(b"\n")
     return json.loads(header), body
 
 
-def wait_for_letters(nsqd: Daemon, count: int) -> None:
+def wait_for_letters(nsqd: Instance, count: int) -> None:
     eventually(lambda: [found["depth"] for found in nsqd.stats("t.c.dead")["topics"]] == [count], f"{count} letters")
 
 
@@ -39,7 +39,7 @@ def test_what_is_requeued_too_often_leaves_its_channel_alone(gnsqd_factory: Daem
     create(nsqd, "t", "c", "other")
     before = time.time_ns()
     publish(nsqd, "t", BODY)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         message = fail(client, times=3)
         wait_for_letters(nsqd, 1)
@@ -70,7 +70,7 @@ def test_what_times_out_too_often_goes_there_whether_its_consumer_is_there_or_no
     nsqd = gnsqd_factory("--max-attempts=2", "--msg-timeout=100ms")
     create(nsqd, "t", "c")
     publish(nsqd, "t", BODY)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         for attempt in (1, 2):
             assert client.message().attempts == attempt
@@ -86,12 +86,12 @@ def test_failed_message_is_moved_whatever_its_delay_and_rules_but_not_from_a_dea
     nsqd = gnsqd_factory("--max-attempts=1", "--channel-rules=t:c:ordered=true")
     create(nsqd, "t", "c")
     publish(nsqd, "t", b"0", b"1")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.command(b"REQ %b 60000" % client.message().id)
         assert finish(client, 1)[0].body == b"1", "which does not wait for the dead one"
     wait_for_letters(nsqd, 1)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t.c.dead", "look", rdy=1)
         for attempts in (1, 2, 3):
             message = client.message()
@@ -105,7 +105,7 @@ def test_letter_may_be_larger_than_messages_may_be(gnsqd_factory: DaemonFactory)
     body = b"x" * 1000
     nsqd = gnsqd_factory("--max-attempts=1", "--max-msg-size=1000", "--mem-queue-size=0")
     create(nsqd, "t", "c")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         for number in (1, 2):
             publish(nsqd, "t", body)
@@ -120,7 +120,7 @@ def test_letter_may_be_larger_than_messages_may_be(gnsqd_factory: DaemonFactory)
 def test_topic_has_a_valid_name_whatever_the_channels_is(gnsqd_factory: DaemonFactory, channel: str) -> None:
     nsqd = gnsqd_factory("--max-attempts=1")
     publish(nsqd, "t", BODY)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", channel, rdy=1)
         fail(client)
         topics = eventually(lambda: [one["topic_name"] for one in nsqd.stats()["topics"] if one["depth"]])
@@ -132,13 +132,13 @@ def test_dead_letters_move_while_publishers_are_refused(gnsqd_factory: DaemonFac
     nsqd = gnsqd_factory("--max-attempts=1", "--drain-timeout=1h")
     create(nsqd, "t", "c")
     publish(nsqd, "t", BODY)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         message = client.message()
         post(nsqd, "/drain")
         client.command(b"REQ %b 0" % message.id)
         wait_for_letters(nsqd, 1)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t.c.dead", "look", rdy=1)
         client.command(b"FIN " + client.message().id)
         assert nsqd.wait() == 0

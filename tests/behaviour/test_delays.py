@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, eventually
-from kit.nsq_client import Client
+from kit.daemons import Instance, eventually
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, all_done, create, finish, post, publish, take, wait_for
 
 LONG = 3600 * 1000  # ms
 
 
-def hold_back(daemon: Daemon) -> None:
+def hold_back(daemon: Instance) -> None:
     create(daemon, "t", "c")
     post(daemon, f"/pub?topic=t&defer={LONG}", b"x")
     wait_for(daemon, "t", "c", deferred_count=1)
@@ -29,7 +29,7 @@ def test_delay_survives_overflow_and_restart(gnsqd_factory: DaemonFactory, mem_q
     create(daemon, "t", "c")
     create(daemon, "bare")
     publish(daemon, "t", b"requeued")
-    with Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         published = time.monotonic()
         consumer.send(b"RDY 0\nREQ %b 1100\n" % consumer.message().id)
@@ -40,7 +40,7 @@ def test_delay_survives_overflow_and_restart(gnsqd_factory: DaemonFactory, mem_q
     for _ in range(2):
         daemon.restart()
     for topic in ("t", "bare"):
-        with Client(daemon.tcp_address) as consumer:
+        with NSQClient(daemon.tcp_address) as consumer:
             consumer.subscribe(topic, "c", rdy=10)
             earliest = {b"first": 0.9, b"second": 1.1}  # s; the wall clock may run a little faster
             if topic == "t":
@@ -61,13 +61,13 @@ def test_message_that_was_read_back_to_wait_survives_kills(gnsqd_factory: Daemon
     daemon.restart()
     for _ in range(2):
         assert daemon.channel_stats("t", "c")["depth"] == 1
-        with Client(daemon.tcp_address) as consumer:
+        with NSQClient(daemon.tcp_address) as consumer:
             consumer.subscribe("t", "c", rdy=10)
             wait_for(daemon, "t", "c", deferred_count=1)
             eventually(lambda: meta.read_text().startswith("0\n"))  # the disk knows that it was read
         daemon.kill()
         daemon.start()
-    with Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=10)
         wait_for(daemon, "t", "c", deferred_count=1)
         assert consumer.nothing_arrives(0.3)
@@ -79,14 +79,14 @@ def test_message_that_left_the_disk_of_its_topic_to_wait_survives_a_kill(gnsqd_f
     wait_until_read(daemon.data_path / "t.diskqueue.meta.dat", daemon.data_path / "t.diskqueue.000000.dat")
     daemon.kill()
     daemon.start()
-    with Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=10)
         wait_for(daemon, "t", "c", deferred_count=1, depth=0)
 
 
 def test_finished_message_does_not_come_back_from_the_side_file(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory("--mem-queue-size=0", "--sync-timeout=10ms")
-    with Client(daemon.tcp_address) as client:
+    with NSQClient(daemon.tcp_address) as client:
         client.subscribe("t", "c", rdy=10)
         client.command(b"DPUB t 500", b"x")
         assert client.response() == b"OK"
@@ -99,14 +99,14 @@ def test_finished_message_does_not_come_back_from_the_side_file(gnsqd_factory: D
             wait_until_read(meta, data)
     daemon.kill()
     daemon.start()
-    with Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=10)
         assert consumer.nothing_arrives(0.3)
     stats = daemon.channel_stats("t", "c")
     assert (stats["depth"], stats["deferred_count"]) == (0, 0)
 
 
-def test_no_side_file_stays_when_nothing_is_held_back(gnsqd: Daemon) -> None:
+def test_no_side_file_stays_when_nothing_is_held_back(gnsqd: Instance) -> None:
     side_file = gnsqd.data_path / "t:c.diskqueue.due_times.dat"
     hold_back(gnsqd)
     gnsqd.restart()
@@ -118,7 +118,7 @@ def test_no_side_file_stays_when_nothing_is_held_back(gnsqd: Daemon) -> None:
     assert gnsqd.channel_stats("t", "c")["depth"] == 0
 
 
-def test_side_file_that_is_damaged_is_named_and_holds_nothing_up(gnsqd: Daemon) -> None:
+def test_side_file_that_is_damaged_is_named_and_holds_nothing_up(gnsqd: Instance) -> None:
     hold_back(gnsqd)
     gnsqd.terminate()
     side_file = gnsqd.data_path / "t:c.diskqueue.due_times.dat"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.handover import queued_and_in_flight
-from kit.nsq_client import MESSAGE, Client, Message, parse_message, sized
+from kit.nsq_client import MESSAGE, NSQClient, ReceivedMessage, parse_message, sized
 from kit.traffic import DaemonFactory, create, finish, post, publish, wait_for
 
 FLAGS = ["--msg-timeout=1s", "--max-msg-timeout=2s", "--max-req-timeout=2s"]
@@ -23,7 +23,7 @@ LATE = 8.0  # seconds that a scan may be late; the real daemon's first takes up 
 
 
 @pytest.fixture(scope="module")
-def nsqd_and_topics(module_factory: DaemonFactory) -> tuple[Daemon, Iterator[str]]:
+def nsqd_and_topics(module_factory: DaemonFactory) -> tuple[Instance, Iterator[str]]:
     nsqd = module_factory(*FLAGS)
     names = [f"prepared{number}" for number in range(40)]
     for name in names:
@@ -32,34 +32,34 @@ def nsqd_and_topics(module_factory: DaemonFactory) -> tuple[Daemon, Iterator[str
 
 
 @pytest.fixture(scope="module")
-def patient(module_factory: DaemonFactory) -> Daemon:
+def patient(module_factory: DaemonFactory) -> Instance:
     """Starts a daemon without short time-outs, for messages that must not time out on a busy machine."""
     return module_factory()
 
 
 @pytest.fixture
-def nsqd(nsqd_and_topics: tuple[Daemon, Iterator[str]]) -> Daemon:
+def nsqd(nsqd_and_topics: tuple[Instance, Iterator[str]]) -> Instance:
     return nsqd_and_topics[0]
 
 
 @pytest.fixture
-def topic(nsqd_and_topics: tuple[Daemon, Iterator[str]]) -> str:
+def topic(nsqd_and_topics: tuple[Instance, Iterator[str]]) -> str:
     return next(nsqd_and_topics[1])
 
 
 @pytest.fixture
-def consumer(nsqd: Daemon, topic: str) -> Client:
+def consumer(nsqd: Instance, topic: str) -> NSQClient:
     return consume(nsqd, topic, rdy=1)
 
 
-def consume(nsqd: Daemon, topic: str, channel: str = "c", rdy: int = 0, **fields: object) -> Client:
-    client = Client(nsqd.tcp_address)
+def consume(nsqd: Instance, topic: str, channel: str = "c", rdy: int = 0, **fields: object) -> NSQClient:
+    client = NSQClient(nsqd.tcp_address)
     assert client.identify(**fields).data == b"OK"
     client.subscribe(topic, channel, rdy)
     return client
 
 
-def next_message(client: Client) -> Message:
+def next_message(client: NSQClient) -> ReceivedMessage:
     while (frame := client.frame(LATE)).type != MESSAGE:
         pass
     return parse_message(frame.data)
@@ -68,7 +68,7 @@ def next_message(client: Client) -> Message:
 # Windows
 
 
-def test_message_published_before_sub_is_delivered_with_its_id_and_time(nsqd: Daemon, publisher: Client) -> None:
+def test_message_published_before_sub_is_delivered_with_its_id_and_time(nsqd: Instance, publisher: NSQClient) -> None:
     before = time.time_ns()
     publisher.publish("early", b"\x00body\n\xff")
     after = time.time_ns()
@@ -79,7 +79,7 @@ def test_message_published_before_sub_is_delivered_with_its_id_and_time(nsqd: Da
         assert re.fullmatch(rb"[0-9a-f]{16}", message.id)
 
 
-def test_client_never_has_more_in_flight_than_its_rdy(patient: Daemon, topic: str) -> None:
+def test_client_never_has_more_in_flight_than_its_rdy(patient: Instance, topic: str) -> None:
     publish(patient, topic, *[b"%d" % number for number in range(20)])
     with consume(patient, topic, rdy=5) as client:
         ids = [client.message().id for _ in range(5)]
@@ -98,11 +98,11 @@ def test_client_never_has_more_in_flight_than_its_rdy(patient: Daemon, topic: st
         assert client.nothing_arrives(0.3)
 
 
-def test_consumers_of_a_channel_share_its_messages(patient: Daemon, topic: str) -> None:
+def test_consumers_of_a_channel_share_its_messages(patient: Instance, topic: str) -> None:
     bodies = [b"%d" % number for number in range(600)]
     received: list[list[bytes]] = [[], []]
 
-    def work(mine: list[bytes], client: Client) -> None:
+    def work(mine: list[bytes], client: NSQClient) -> None:
         while sum(map(len, received)) < len(bodies):
             try:
                 message = client.message(timeout=0.2)
@@ -111,7 +111,7 @@ def test_consumers_of_a_channel_share_its_messages(patient: Daemon, topic: str) 
             mine.append(message.body)
             client.command(b"FIN " + message.id)
 
-    with ThreadPoolExecutor(2) as pool, Client(patient.tcp_address) as publisher:
+    with ThreadPoolExecutor(2) as pool, NSQClient(patient.tcp_address) as publisher:
         clients = [consume(patient, topic, rdy=10) for _ in received]
         workers = [pool.submit(work, mine, client) for mine, client in zip(received, clients, strict=True)]
         for first in range(0, len(bodies), 20):
@@ -123,7 +123,7 @@ def test_consumers_of_a_channel_share_its_messages(patient: Daemon, topic: str) 
     assert wait_for(patient, topic, "c", in_flight_count=0)["timeout_count"] == 0
 
 
-def test_every_channel_gets_every_message_once(patient: Daemon, topic: str) -> None:
+def test_every_channel_gets_every_message_once(patient: Instance, topic: str) -> None:
     with consume(patient, topic, "c", rdy=100) as one, consume(patient, topic, "d", rdy=100) as two:
         publish(patient, topic, *[b"%d" % number for number in range(50)])
         seen = [sorted(message[1:] for message in finish(client, 50)) for client in (one, two)]
@@ -135,7 +135,7 @@ def test_every_channel_gets_every_message_once(patient: Daemon, topic: str) -> N
 # Time-outs
 
 
-def test_unfinished_message_times_out_and_comes_again(nsqd: Daemon, publisher: Client, topic: str) -> None:
+def test_unfinished_message_times_out_and_comes_again(nsqd: Instance, publisher: NSQClient, topic: str) -> None:
     with consume(nsqd, topic, rdy=1) as client:
         publisher.publish(topic, b"late")
         first = client.message()
@@ -150,7 +150,7 @@ def test_unfinished_message_times_out_and_comes_again(nsqd: Daemon, publisher: C
         assert next_message(client) == first._replace(attempts=2)
 
 
-def test_time_out_is_the_clients_own_or_the_daemons(nsqd: Daemon, topic: str, publisher: Client) -> None:
+def test_time_out_is_the_clients_own_or_the_daemons(nsqd: Instance, topic: str, publisher: NSQClient) -> None:
     for timeout, shortest in ((0, 0.9), (2000, 1.9)):  # 0: the daemon's
         with consume(nsqd, topic, rdy=1, msg_timeout=timeout) as client:
             began = time.monotonic()
@@ -179,7 +179,7 @@ def test_time_outs_are_on_time_among_many_channels(gnsqd_factory: DaemonFactory,
 
 
 def test_messages_of_a_client_that_left_stay_in_flight_until_they_time_out(
-    nsqd: Daemon, publisher: Client, topic: str
+    nsqd: Instance, publisher: NSQClient, topic: str
 ) -> None:
     client = consume(nsqd, topic, rdy=1, msg_timeout=2000)
     began = time.monotonic()
@@ -192,7 +192,7 @@ def test_messages_of_a_client_that_left_stay_in_flight_until_they_time_out(
         assert time.monotonic() - began > 1.9
 
 
-def test_touch_keeps_a_message_but_not_past_max_msg_timeout(nsqd: Daemon, publisher: Client, topic: str) -> None:
+def test_touch_keeps_a_message_but_not_past_max_msg_timeout(nsqd: Instance, publisher: NSQClient, topic: str) -> None:
     with consume(nsqd, topic, rdy=1) as client:
         publisher.publish(topic, b"kept")
         id = client.message().id
@@ -213,8 +213,8 @@ def test_touch_keeps_a_message_but_not_past_max_msg_timeout(nsqd: Daemon, publis
 
 
 def stuck_and_healthy(
-    nsqd: Daemon, topic: str, count: int, msg_timeout: int = 0
-) -> tuple[list[Client], list[Message], list[Client]]:
+    nsqd: Instance, topic: str, count: int, msg_timeout: int = 0
+) -> tuple[list[NSQClient], list[ReceivedMessage], list[NSQClient]]:
     """Consumers that have got one message each and do nothing, those messages, and as many consumers that wait."""
     stuck = [consume(nsqd, topic, rdy=1, msg_timeout=msg_timeout) for _ in range(count)]
     healthy = [consume(nsqd, topic) for _ in range(count)]
@@ -227,7 +227,7 @@ def stuck_and_healthy(
     return stuck, messages, healthy
 
 
-def pumps_wait(nsqd: Daemon) -> bool:
+def pumps_wait(nsqd: Instance) -> bool:
     """True if each messagePump of the real nsqd waits: RDY takes effect only when it has woken the pump."""
     _, _, body = nsqd.http("GET", "/debug/pprof/goroutine?debug=2")
     pumps = [stack for stack in body.split(b"\n\n") if b".(*protocolV2).messagePump(" in stack]
@@ -237,7 +237,7 @@ def pumps_wait(nsqd: Daemon) -> bool:
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("how", ["time-out", "REQ"])
 def test_message_that_comes_back_goes_to_a_consumer_that_waits_not_to_the_one_that_had_it(
-    nsqd: Daemon, patient: Daemon, topic: str, how: str, count: int
+    nsqd: Instance, patient: Instance, topic: str, how: str, count: int
 ) -> None:
     stuck, messages, healthy = stuck_and_healthy(
         patient if how == "REQ" else nsqd, topic, count, msg_timeout=0 if how == "REQ" else 2000
@@ -253,7 +253,7 @@ def test_message_that_comes_back_goes_to_a_consumer_that_waits_not_to_the_one_th
 # REQ and DPUB
 
 
-def test_requeue_at_once_puts_a_message_behind_the_others_and_counts(patient: Daemon, topic: str) -> None:
+def test_requeue_at_once_puts_a_message_behind_the_others_and_counts(patient: Instance, topic: str) -> None:
     publish(patient, topic, b"first", b"second")
     with consume(patient, topic, rdy=1) as consumer:
         first = consumer.message()
@@ -276,7 +276,7 @@ def test_requeue_at_once_puts_a_message_behind_the_others_and_counts(patient: Da
 
 
 def test_requeue_with_delay_holds_the_message_back(
-    nsqd: Daemon, consumer: Client, publisher: Client, topic: str
+    nsqd: Instance, consumer: NSQClient, publisher: NSQClient, topic: str
 ) -> None:
     publisher.publish(topic, b"x")
     message = consumer.message()
@@ -289,7 +289,9 @@ def test_requeue_with_delay_holds_the_message_back(
     assert time.monotonic() - began > 0.65
 
 
-def test_requeue_delay_is_cut_to_max_req_timeout(nsqd: Daemon, consumer: Client, publisher: Client, topic: str) -> None:
+def test_requeue_delay_is_cut_to_max_req_timeout(
+    nsqd: Instance, consumer: NSQClient, publisher: NSQClient, topic: str
+) -> None:
     publisher.publish(topic, b"x")
     message = consumer.message()
     began = time.monotonic()
@@ -300,7 +302,7 @@ def test_requeue_delay_is_cut_to_max_req_timeout(nsqd: Daemon, consumer: Client,
 
 
 def test_deferred_message_counts_at_once_and_is_delivered_when_due(
-    nsqd: Daemon, consumer: Client, publisher: Client, topic: str
+    nsqd: Instance, consumer: NSQClient, publisher: NSQClient, topic: str
 ) -> None:
     began = time.monotonic()
     publisher.command(f"DPUB {topic} 800".encode(), b"later")
@@ -317,7 +319,9 @@ def test_deferred_message_counts_at_once_and_is_delivered_when_due(
     assert time.monotonic() - began > 0.75
 
 
-def test_deferred_messages_come_in_the_order_of_their_delays(consumer: Client, publisher: Client, topic: str) -> None:
+def test_deferred_messages_come_in_the_order_of_their_delays(
+    consumer: NSQClient, publisher: NSQClient, topic: str
+) -> None:
     delays = [b"1200", b"400", b"800"]
     publisher.send(b"".join(b"DPUB %b %b\n%b" % (topic.encode(), delay, sized(delay)) for delay in delays))
     assert [publisher.response() for _ in delays] == [b"OK"] * 3
@@ -328,7 +332,7 @@ def test_deferred_messages_come_in_the_order_of_their_delays(consumer: Client, p
 
 
 def test_paused_channel_still_times_out_and_lets_deferred_messages_become_due(
-    nsqd: Daemon, consumer: Client, publisher: Client, topic: str
+    nsqd: Instance, consumer: NSQClient, publisher: NSQClient, topic: str
 ) -> None:
     publisher.publish(topic, b"in flight")
     consumer.message()
@@ -349,9 +353,9 @@ def test_paused_channel_still_times_out_and_lets_deferred_messages_become_due(
 # Ids and counts
 
 
-def test_ids_are_unique_across_topics(gnsqd: Daemon) -> None:
+def test_ids_are_unique_across_topics(gnsqd: Instance) -> None:
     # Corrected (NSQD-COMPAT 0.1, item 12): the real daemon's topics each count for themselves.
-    with Client(gnsqd.tcp_address) as publisher:
+    with NSQClient(gnsqd.tcp_address) as publisher:
         seen = []
         for _ in range(5):  # pipelined, so that both topics publish in the same tick
             for name in ("one", "two"):
@@ -365,8 +369,8 @@ def test_ids_are_unique_across_topics(gnsqd: Daemon) -> None:
         assert len(set(seen)) == len(seen) == 20
 
 
-def test_publishers_are_counted_by_topic_with_their_messages_and_bytes(nsqd: Daemon, topic: str) -> None:
-    with Client(nsqd.tcp_address) as publisher:
+def test_publishers_are_counted_by_topic_with_their_messages_and_bytes(nsqd: Instance, topic: str) -> None:
+    with NSQClient(nsqd.tcp_address) as publisher:
         publisher.publish(topic, b"12345")
         publisher.publish(topic, b"1", b"22", b"333")
         publisher.command(f"DPUB {topic} 1".encode(), b"4444")

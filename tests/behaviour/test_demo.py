@@ -3,18 +3,18 @@
 import re
 from typing import Any
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.lookupds import DEV
 from kit.traffic import DaemonFactory, post
 
 SHOP = (*DEV, "--demo", "--data-path=")
 
 
-def topic(nsqd: Daemon, name: str) -> dict[str, Any]:
+def topic(nsqd: Instance, name: str) -> dict[str, Any]:
     return next((row for row in nsqd.stats()["topics"] if row["topic_name"] == name), {})
 
 
-def consumers(nsqd: Daemon) -> set[str]:
+def consumers(nsqd: Instance) -> set[str]:
     channels = [channel for row in nsqd.stats()["topics"] for channel in row["channels"]]
     return {client["client_id"] for channel in channels for client in channel["clients"]}
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.http_api import ask, message
-from kit.nsq_client import Client, mpub_body
+from kit.nsq_client import NSQClient, mpub_body
 from kit.traffic import DaemonFactory, create, finish, post, publish, wait_for
 
 UNIT = Path(__file__).parents[2] / "contrib" / "systemd" / "gnsqd.service"
@@ -21,25 +21,25 @@ NOW = "--drain-timeout=0s"
 NEVER = "--drain-timeout=1h"
 
 
-def drain(nsqd: Daemon, method: str = "POST") -> dict[str, Any]:
+def drain(nsqd: Instance, method: str = "POST") -> dict[str, Any]:
     status, body = ask(nsqd, f"{method} /drain")
     assert status == 200, body
     return dict(json.loads(body))
 
 
-def hold_back(nsqd: Daemon, topic: str = "t", channel: str = "c") -> None:
+def hold_back(nsqd: Instance, topic: str = "t", channel: str = "c") -> None:
     create(nsqd, topic, channel)
     publish(nsqd, topic, b"kept")
 
 
-def terminate_by_drain(nsqd: Daemon) -> None:
+def terminate_by_drain(nsqd: Instance) -> None:
     nsqd.send_signal(signal.SIGTERM)
     eventually(lambda: drain(nsqd, "GET")["draining"])
 
 
-def test_publishers_are_refused_and_keep_their_connections(gnsqd: Daemon) -> None:
+def test_publishers_are_refused_and_keep_their_connections(gnsqd: Instance) -> None:
     hold_back(gnsqd)
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         client.publish("t", b"before")
         drain(gnsqd)
         for topic in ("t", "new"):
@@ -62,8 +62,8 @@ def test_publishers_are_refused_and_keep_their_connections(gnsqd: Daemon) -> Non
     assert "_FAILED" not in gnsqd.log(), "a line for each refusal floods the log"
 
 
-def test_consumers_go_on_and_the_last_finish_is_the_end(gnsqd: Daemon) -> None:
-    with Client(gnsqd.tcp_address) as consumer:
+def test_consumers_go_on_and_the_last_finish_is_the_end(gnsqd: Instance) -> None:
+    with NSQClient(gnsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         consumer.publish("t", b"held")
         held = consumer.message()
@@ -76,7 +76,7 @@ def test_consumers_go_on_and_the_last_finish_is_the_end(gnsqd: Daemon) -> None:
         assert (again.id, again.attempts) == (held.id, 2)
         consumer.command(b"REQ " + held.id + b" 0")
         assert consumer.message().attempts == 3
-        with Client(gnsqd.tcp_address) as late:
+        with NSQClient(gnsqd.tcp_address) as late:
             late.subscribe("t", "c")
         consumer.command(b"FIN " + held.id)
         assert consumer.recv_until_closed() == b""
@@ -92,7 +92,7 @@ def test_sigterm_drains_memory_and_disk(gnsqd_factory: DaemonFactory, memory: st
     publish(nsqd, "t", *bodies)
     post(nsqd, "/pub?topic=t&defer=300", b"deferred")
     terminate_by_drain(nsqd)
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         found = [message.body for message in finish(consumer, 22)]
         assert consumer.recv_until_closed() == b""
@@ -139,7 +139,7 @@ def test_sigterm_joins_a_drain_or_ends_it(gnsqd_factory: DaemonFactory, flags: t
     drain(nsqd)
     nsqd.send_signal(signal.SIGTERM)
     if flags:
-        with Client(nsqd.tcp_address) as consumer:
+        with NSQClient(nsqd.tcp_address) as consumer:
             consumer.subscribe("t", "c", rdy=1)
             finish(consumer, 1)
             consumer.recv_until_closed()
@@ -160,7 +160,7 @@ def test_cancelled_drain_leaves_a_daemon_as_before(gnsqd_factory: DaemonFactory)
     assert ask(nsqd, "GET /readyz") == (200, "OK")
     assert drain(nsqd, "DELETE")["draining"] is False
     post(nsqd, "/topic/empty?topic=t")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.command(b"FIN " + client.message().id)
         client.publish("t", b"after")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.http_api import ask
-from kit.nsq_client import Client, sized
+from kit.nsq_client import NSQClient, sized
 from kit.traffic import DaemonFactory, create, post, take
 
 HOUR = 3600 * 1_000_000_000
@@ -27,7 +27,7 @@ NO_SAMPLES = (
 )
 
 
-def create_aged(nsqd: Daemon, topic: str, channel: str, *hours: int) -> None:
+def create_aged(nsqd: Instance, topic: str, channel: str, *hours: int) -> None:
     """Creates a channel with a message for every age."""
     create(nsqd, topic)
     now = time.time_ns()
@@ -50,7 +50,7 @@ def about(**hours: float) -> Any:
     return pytest.approx({int(name[1:]) / 100: value for name, value in hours.items()}, rel=0.02)
 
 
-def figures(nsqd: Daemon, topic: str) -> list[str]:
+def figures(nsqd: Instance, topic: str) -> list[str]:
     """Returns the `e2e%` of the text page: the topic's, then its channels'."""
     return re.findall(r"msgs: \d+ +e2e%: (.*)$", ask(nsqd, f"GET /stats?topic={topic}")[1], re.MULTILINE)
 
@@ -107,7 +107,7 @@ def test_a_topic_merges_all_its_channels_whichever_are_shown(nsqd_factory: Daemo
 def test_only_a_fin_counts_and_emptying_takes_nothing_away(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory(f"{FLAG}=1.0")
     create_aged(nsqd, "t", "c", 4)
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         message = consumer.message()
         consumer.command(b"TOUCH " + message.id)

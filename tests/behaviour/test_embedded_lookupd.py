@@ -8,14 +8,14 @@ from urllib.error import HTTPError
 import pytest
 
 from gnsqd.__main__ import main
-from kit.daemons import Daemon, StartFailed, eventually, free_port
+from kit.daemons import Instance, NotStarted, eventually, free_port
 from kit.http_api import read_all
-from kit.lookupds import DEV, EMBEDDED, IDENTITY, EmbeddedLookupd, Registrant
-from kit.nsq_client import Client
+from kit.lookupds import DEV, EMBEDDED, IDENTITY, LookupdInside, Registrant
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
 
-def port(nsqd: Daemon) -> int:
+def port(nsqd: Instance) -> int:
     assert isinstance(nsqd.tcp_address, tuple)
     return nsqd.tcp_address[1]
 
@@ -27,9 +27,9 @@ def test_this_daemon_is_registered_at_once_and_for_all_that_it_has(gnsqd_factory
     nsqd = gnsqd_factory()
     create(nsqd, "old", "c")
     nsqd.restart(*EMBEDDED)
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     assert lookupd.registered() == {"old:", "old:c"}
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         publish(nsqd, "t", b"x")
         assert lookupd.registered() == {"old:", "old:c", "t:"}
         client.subscribe("t", "d#ephemeral")
@@ -46,7 +46,7 @@ def test_this_daemon_is_registered_at_once_and_for_all_that_it_has(gnsqd_factory
 
 def test_end_of_a_topic_leaves_the_channels_that_are_not_of_this_daemon(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED)
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     create(nsqd, "t", "c")
     lookupd.ask("/channel/create?topic=t&channel=d%23ephemeral", "POST")
     post(nsqd, "/topic/delete?topic=t")
@@ -55,7 +55,7 @@ def test_end_of_a_topic_leaves_the_channels_that_are_not_of_this_daemon(gnsqd_fa
 
 def test_other_nsqds_register_over_tcp(nsqd_factory: DaemonFactory, gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED)
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     other = nsqd_factory(lookupd.flag, "--broadcast-address=other")
     for daemon in (nsqd, other):
         create(daemon, "t")
@@ -66,7 +66,7 @@ def test_other_nsqds_register_over_tcp(nsqd_factory: DaemonFactory, gnsqd_factor
 
 def test_new_topic_begins_with_the_channels_that_are_registered(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED)
-    with Registrant(EmbeddedLookupd(nsqd)) as other:
+    with Registrant(LookupdInside(nsqd)) as other:
         other.register("t a", "t b#ephemeral", "t c")
         publish(nsqd, "t", b"x")
     for name in "ac":
@@ -76,7 +76,7 @@ def test_new_topic_begins_with_the_channels_that_are_registered(gnsqd_factory: D
 
 @pytest.mark.parametrize("kind", ["tcp", "http"])
 def test_each_address_is_enough(gnsqd_factory: DaemonFactory, kind: str) -> None:
-    lookupd = EmbeddedLookupd(gnsqd_factory(f"--embedded-lookupd-{kind}-address=127.0.0.1:0"))
+    lookupd = LookupdInside(gnsqd_factory(f"--embedded-lookupd-{kind}-address=127.0.0.1:0"))
     if kind == "http":
         assert len(lookupd.producers()) == 1
     else:
@@ -86,7 +86,7 @@ def test_each_address_is_enough(gnsqd_factory: DaemonFactory, kind: str) -> None
 
 def test_without_ports_this_daemon_is_not_registered(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
     nsqd = gnsqd_factory(f"--tcp-address={tmp_path}/socket", *EMBEDDED, "--lookup-creates-topics")
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     create(nsqd, "t")
     assert lookupd.ask("/topics") == {"topics": []}
     assert lookupd.found("t") == set()
@@ -94,7 +94,7 @@ def test_without_ports_this_daemon_is_not_registered(gnsqd_factory: DaemonFactor
 
 
 def test_pprof_is_only_where_a_token_may_be_required(gnsqd_factory: DaemonFactory) -> None:
-    lookupd = EmbeddedLookupd(gnsqd_factory(*EMBEDDED))
+    lookupd = LookupdInside(gnsqd_factory(*EMBEDDED))
     for path in ("/debug/pprof", "/debug/pprof/cmdline"):
         with pytest.raises(HTTPError, match="404"):
             lookupd.ask(path)
@@ -102,7 +102,7 @@ def test_pprof_is_only_where_a_token_may_be_required(gnsqd_factory: DaemonFactor
 
 def test_log_level_is_that_of_the_daemon(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED)
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     nsqd.http("PUT", "/config/log_level", b"error")
     lookupd.ask("/topics")
     assert "/topics" not in nsqd.log()
@@ -121,7 +121,7 @@ HOSTS |= {"[::1]:4161": "::1", "[::1]": "::1", "a.b-c_d": "a.b-c_d"}
 def test_askers_get_the_name_by_which_they_ask(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED)
     create(nsqd, "t")
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     with lookupd.connect("http") as sock:  # without a name it is the broadcast address
         sock.sendall(b"GET /nodes HTTP/1.0\r\n\r\n")
         (row,) = json.loads(read_all(sock).partition(b"\r\n\r\n")[2])["producers"]
@@ -140,7 +140,7 @@ def test_broadcast_address_is_for_everybody(gnsqd_factory: DaemonFactory, tmp_pa
     given = {"flag": "--broadcast-address=b", "config": f"--config={tmp_path}/nsqd.cfg"}[how]
     nsqd = gnsqd_factory(*EMBEDDED, given)
     create(nsqd, "t")
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     assert lookupd.names("gnsqd:4161") == ["b"]
     assert lookupd.ask("/lookup?topic=t", host="gnsqd")["producers"][0]["broadcast_address"] == "b"
 
@@ -148,7 +148,7 @@ def test_broadcast_address_is_for_everybody(gnsqd_factory: DaemonFactory, tmp_pa
 def test_tombstone_is_for_the_name_that_the_asker_has(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED, "--lookup-creates-topics")
     create(nsqd, "t")
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     path = f"/topic/tombstone?topic=t&node=gnsqd:{nsqd.http_address[1]}"
     lookupd.ask(path, "POST", "other")
     assert lookupd.found("t") == {port(nsqd)}
@@ -161,7 +161,7 @@ def test_tombstone_is_for_the_name_that_the_asker_has(gnsqd_factory: DaemonFacto
 
 def test_topic_that_is_looked_up_is_there(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED, "--lookup-creates-topics")
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     assert lookupd.found("t") == {port(nsqd)}
     assert nsqd.stats()["topics"][0]["topic_name"] == "t"
     lookupd.ask("/topic/delete?topic=t", "POST")
@@ -169,16 +169,16 @@ def test_topic_that_is_looked_up_is_there(gnsqd_factory: DaemonFactory) -> None:
     assert lookupd.found("t") == {port(nsqd)}
 
 
-def test_topics_are_not_created_unasked(gnsqd: Daemon) -> None:
+def test_topics_are_not_created_unasked(gnsqd: Instance) -> None:
     for flags in (EMBEDDED, (*DEV, "--lookup-creates-topics=false")):
         gnsqd.restart(*flags)
-        assert EmbeddedLookupd(gnsqd).found("t") == set()
+        assert LookupdInside(gnsqd).found("t") == set()
         assert gnsqd.stats()["topics"] == []
 
 
 def test_only_a_lookup_of_a_name_that_no_nsqd_has_creates_it(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED, "--lookup-creates-topics", "--max-topics=1")
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     with Registrant(lookupd) as other:
         other.register("theirs")
         assert lookupd.found("theirs") == {IDENTITY["tcp_port"]}
@@ -194,14 +194,14 @@ def test_only_a_lookup_of_a_name_that_no_nsqd_has_creates_it(gnsqd_factory: Daem
 # --dev
 
 
-def dev_line(nsqd: Daemon) -> str:
+def dev_line(nsqd: Instance) -> str:
     (line,) = eventually(lambda: re.findall(r"INFO: DEV: (.*)$", nsqd.log(), re.MULTILINE))
     return str(line)
 
 
 def test_dev_has_a_directory_of_its_own_and_removes_it(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*DEV, "--data-path=")
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     assert lookupd.found("t") == {port(nsqd)}
     line = dev_line(nsqd)
     addresses = [f"127.0.0.1:{port(nsqd)} (TCP)", f"127.0.0.1:{nsqd.http_address[1]} (HTTP)"]
@@ -240,7 +240,7 @@ def test_flags_and_config_file_override_what_dev_sets(gnsqd_factory: DaemonFacto
         f'embedded_lookupd_tcp_address = "127.0.0.1:{free_port()}"'
     )
     nsqd = gnsqd_factory(f"--config={config}", "--embedded-lookupd-http-address=127.0.0.1:0")
-    assert EmbeddedLookupd(nsqd).found("t") == set()
+    assert LookupdInside(nsqd).found("t") == set()
     nsqd.restart(
         "--dev", *(f"--{name}-address=" for name in ("embedded-lookupd-tcp", "embedded-lookupd-http", "admin-http"))
     )
@@ -254,7 +254,7 @@ def test_address_in_use_is_a_fatal_line_and_leaves_no_directory(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     other = gnsqd_factory(*EMBEDDED)
-    taken = f"--embedded-lookupd-http-address={EmbeddedLookupd(other).http_address}"
-    with pytest.raises(StartFailed, match=r"FATAL: failed to instantiate nsqd - listen \(127.* address already in use"):
+    taken = f"--embedded-lookupd-http-address={LookupdInside(other).http_address}"
+    with pytest.raises(NotStarted, match=r"FATAL: failed to instantiate nsqd - listen \(127.* address already in use"):
         gnsqd_factory(*DEV, "--data-path=", taken)
     assert list((tmp_path / "tmp").iterdir()) == []

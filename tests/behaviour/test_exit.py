@@ -21,10 +21,10 @@ from random import Random
 import pytest
 
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Address, Daemon, accepted_at_end, address_of, eventually, open_socket, own_command
+from kit.daemons import DEADLINE, Address, Instance, accepted_at_end, address_of, eventually, open_socket, own_command
 from kit.http_api import read_all
-from kit.lookupds import DEV, EmbeddedLookupd
-from kit.nsq_client import RESPONSE, Client, Frame, mpub_body, sized, split_frames
+from kit.lookupds import DEV, LookupdInside
+from kit.nsq_client import RESPONSE, Frame, NSQClient, mpub_body, sized, split_frames
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
 from kit.upgraded_client import (
     SNAPPY_BLOCK,
@@ -36,7 +36,7 @@ from kit.upgraded_client import (
 )
 
 
-def metadata(daemon: Daemon) -> dict[str, bool]:
+def metadata(daemon: Instance) -> dict[str, bool]:
     """Returns the topics of nsqd.dat, and whether they are paused."""
     topics = json.loads((daemon.data_path / "nsqd.dat").read_bytes())["topics"] or []
     return {topic["name"]: topic["paused"] for topic in topics}
@@ -48,11 +48,11 @@ TOPICS = [f"topic{number}" for number in range(50)]
 @pytest.fixture(autouse=True)
 def interpreters_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets Python itself also end, which may complain in the log."""
-    monkeypatch.setattr(Daemon, "preloaded", False)
+    monkeypatch.setattr(Instance, "preloaded", False)
 
 
 @pytest.fixture
-def laden(gnsqd_factory: DaemonFactory) -> Daemon:
+def laden(gnsqd_factory: DaemonFactory) -> Instance:
     """Starts a daemon with much to write at its exit."""
     daemon = gnsqd_factory()
     for name in TOPICS:
@@ -60,7 +60,7 @@ def laden(gnsqd_factory: DaemonFactory) -> Daemon:
     return daemon
 
 
-def terminate_while_answering(daemon: Daemon, requests: list[str]) -> int:
+def terminate_while_answering(daemon: Instance, requests: list[str]) -> int:
     """Sends all requests at once on one connection, lets the daemon exit, and counts the answers."""
     answers = b""
     with open_socket(daemon.http_address, DEADLINE) as client:
@@ -80,7 +80,7 @@ def send_all(client: socket.socket, data: bytes) -> None:
         client.sendall(data)
 
 
-def test_pause_requests_that_come_during_the_exit_do_not_spoil_the_metadata(laden: Daemon) -> None:
+def test_pause_requests_that_come_during_the_exit_do_not_spoil_the_metadata(laden: Instance) -> None:
     requests = [f"POST /topic/pause?topic={name} HTTP/1.1\r\nHost: x\r\n\r\n" for name in TOPICS] * 100
     done = terminate_while_answering(laden, requests)
     assert done < len(requests)
@@ -89,7 +89,7 @@ def test_pause_requests_that_come_during_the_exit_do_not_spoil_the_metadata(lade
     assert [name for name in TOPICS[:done] if not paused[name]] == []
 
 
-def test_every_message_that_was_answered_is_kept_though_its_topic_was_new(laden: Daemon) -> None:
+def test_every_message_that_was_answered_is_kept_though_its_topic_was_new(laden: Instance) -> None:
     names = [f"new{number}" for number in range(20_000)]
     head = " HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
     done = terminate_while_answering(laden, [f"POST /pub?topic={name}{head}" for name in names])
@@ -103,7 +103,7 @@ def test_every_message_that_was_answered_is_kept_though_its_topic_was_new(laden:
 def test_exit_closes_and_flushes_in_the_documented_order(nsqd_factory: DaemonFactory) -> None:
     # NSQD-COMPAT 3, exit order.
     daemon = nsqd_factory()
-    with Client(daemon.tcp_address) as client:
+    with NSQClient(daemon.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.publish("t", b"in flight")
         assert client.message().body == b"in flight"
@@ -159,7 +159,7 @@ def test_client_that_connects_again_at_once_is_refused(
     daemon = nsqd_factory(*flags, *(DEV[1:] if own else ()))
     greetings: list[tuple[Address, bytes]] = [(daemon.tcp_address, V2), (daemon.http_address, PING)]
     if own:
-        lookupd = EmbeddedLookupd(daemon)
+        lookupd = LookupdInside(daemon)
         greetings += [(address_of(lookupd.tcp_address), b"  V1PING\n"), (address_of(lookupd.http_address), PING)]
     for kind in ("HTTPS", "ADMIN")[: 1 + own]:
         found = eventually(lambda kind=kind: re.search(rf" {kind}: listening on (.*)", daemon.log()))  # type: ignore[misc]
@@ -207,33 +207,37 @@ def snappy_nops() -> bytes:
     return SNAPPY_IDENTIFIER + best_chunk(b"NOP\n" * (SNAPPY_BLOCK // 4)) * 160
 
 
-def consumer(daemon: Daemon) -> Client:
-    client = Client(daemon.tcp_address)
+def consumer(daemon: Instance) -> NSQClient:
+    client = NSQClient(daemon.tcp_address)
     client.subscribe("large", "readers")
     return client
 
 
-def crowd(daemon: Daemon, journal: bool) -> Iterator[tuple[Client, bytes]]:
+def crowd(daemon: Instance, journal: bool) -> Iterator[tuple[NSQClient, bytes]]:
     """Yields a hundred clients, each with what it sends."""
     upgraded = partial(UpgradedClient, daemon.tcp_address, tls_client_context())
-    http = partial(Client, daemon.http_address, magic=b"")
+    http = partial(NSQClient, daemon.http_address, magic=b"")
     https = address_of(eventually(lambda: re.search(r" HTTPS: listening on (.*)", daemon.log()))[1])
     large_mpub = b"MPUB many\n" + sized(mpub_body(*[b"x"] * 100_000))
     deflated, snappied, nops = deflate_nops(40), snappy_nops(), b"NOP\n" * (1 << 18)
-    kinds: list[tuple[int, Callable[[], Client], bytes]] = [
+    kinds: list[tuple[int, Callable[[], NSQClient], bytes]] = [
         (10, partial(upgraded, deflate=True), deflated),
         (10, partial(upgraded, snappy=True), snappied),
         (5, partial(upgraded, deflate=True, tls_v1=True), deflated),
         (5, partial(upgraded, snappy=True, tls_v1=True), snappied),
         (5, partial(upgraded, tls_v1=True), nops),
-        (10, partial(Client, daemon.tcp_address), nops),
-        (5, partial(Client, daemon.tcp_address), b"PUB many\n\0\0\0\1x" * PUBS),
-        (5, partial(Client, daemon.tcp_address), large_mpub * 4),
+        (10, partial(NSQClient, daemon.tcp_address), nops),
+        (5, partial(NSQClient, daemon.tcp_address), b"PUB many\n\0\0\0\1x" * PUBS),
+        (5, partial(NSQClient, daemon.tcp_address), large_mpub * 4),
         (5, partial(consumer, daemon), b"RDY 2500\n"),
-        (5, partial(Client, daemon.tcp_address), b"PUB half\n\0\0\0\5x"),
-        (5, partial(Client, daemon.tcp_address, magic=b"  V"), b""),
-        (5, partial(Client, daemon.tcp_address), b"IDENTIFY\n" + sized(b'{"feature_negotiation":true,"tls_v1":true}')),
-        (5, partial(Client, https, magic=b""), b"\x16\3\1"),
+        (5, partial(NSQClient, daemon.tcp_address), b"PUB half\n\0\0\0\5x"),
+        (5, partial(NSQClient, daemon.tcp_address, magic=b"  V"), b""),
+        (
+            5,
+            partial(NSQClient, daemon.tcp_address),
+            b"IDENTIFY\n" + sized(b'{"feature_negotiation":true,"tls_v1":true}'),
+        ),
+        (5, partial(NSQClient, https, magic=b""), b"\x16\3\1"),
         (5, http, HALF_POST.encode()),
         (10, http, STATS.encode() * 1000),
         (5, http, (WAIT if journal else STATS).encode()),
@@ -244,14 +248,14 @@ def crowd(daemon: Daemon, journal: bool) -> Iterator[tuple[Client, bytes]]:
     yield from [(connect(), data) for count, connect, data in kinds for _ in range(count)]
 
 
-def send_what_is_accepted(client: Client, data: bytes) -> None:
+def send_what_is_accepted(client: NSQClient, data: bytes) -> None:
     client.sock.setblocking(False)
     with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
         while data:
             data = data[client.sock.send(data) :]
 
 
-def stop(daemon: Daemon) -> None:
+def stop(daemon: Instance) -> None:
     """Stops it as container managers do, except that the real daemon has as long as it needs."""
     daemon.send_signal(signal.SIGTERM)
     assert daemon.process is not None
@@ -339,7 +343,7 @@ def test_topic_is_deleted_past_a_channel_whose_files_cannot_be_removed(gnsqd_fac
     stubborn = daemon.data_path / "t:a.diskqueue.000000.dat"
     stubborn.unlink()
     stubborn.mkdir()
-    with Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as consumer:
         consumer.subscribe("t", "b")
         assert daemon.http("POST", "/topic/delete?topic=t")[0] == 500
         consumer.recv_until_closed()
@@ -363,7 +367,7 @@ def test_listener_that_breaks_ends_the_daemon_after_its_queues_are_on_disk(
     assert records(daemon.data_path / "t.diskqueue.000000.dat") == [b"x"]
 
 
-def listening_socket(daemon: Daemon, address: Address) -> socket.socket:
+def listening_socket(daemon: Instance, address: Address) -> socket.socket:
     """Returns the daemon's own socket, by another descriptor."""
     get_descriptor = 438  # the system call pidfd_getfd
     process = os.pidfd_open(daemon.pid)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, eventually, is_readable, own_command
-from kit.nsq_client import Client
+from kit.daemons import Instance, eventually, is_readable, own_command
+from kit.nsq_client import NSQClient
 from kit.traffic import MAX_RDY, DaemonFactory, create, wait_for
 
 # Sends MPUBs of 200 x 200 bytes as fast as the daemon takes them, and throws the answers away.
@@ -45,7 +45,7 @@ LIMIT = 0.1  # seconds of CPU at the 99th percentile; a client that is starved w
 
 
 @contextmanager
-def saturated(nsqd: Daemon, topic: str) -> Iterator[None]:
+def saturated(nsqd: Instance, topic: str) -> Iterator[None]:
     """Keeps the daemon as busy as a publisher can."""
     publisher = subprocess.Popen([sys.executable, "-c", PIPELINING_PUBLISHER, str(nsqd.tcp_address[1]), topic])
     try:
@@ -57,20 +57,20 @@ def saturated(nsqd: Daemon, topic: str) -> Iterator[None]:
         publisher.wait()
 
 
-def connect(nsqd: Daemon, **fields: int) -> Client:
+def connect(nsqd: Instance, **fields: int) -> NSQClient:
     """Connects a client that no heartbeat reaches for a minute."""
-    client = Client(nsqd.tcp_address)
+    client = NSQClient(nsqd.tcp_address)
     assert client.identify(heartbeat_interval=60_000, **fields).data == b"OK"
     return client
 
 
-def cpu_seconds(nsqd: Daemon) -> float:
+def cpu_seconds(nsqd: Instance) -> float:
     """Returns the time that the process has taken, in steps of a clock tick (proc(5), stat, 14 and 15)."""
     fields = Path(f"/proc/{nsqd.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def work_during(nsqd: Daemon, exchange: Callable[[], None]) -> float:
+def work_during(nsqd: Instance, exchange: Callable[[], None]) -> float:
     """Returns the seconds of CPU that the daemon takes from the question to the answer; then pauses."""
     began = cpu_seconds(nsqd)
     exchange()
@@ -79,7 +79,7 @@ def work_during(nsqd: Daemon, exchange: Callable[[], None]) -> float:
     return seconds
 
 
-def assert_served(nsqd: Daemon, exchange: Callable[[], None], limit: float) -> None:
+def assert_served(nsqd: Instance, exchange: Callable[[], None], limit: float) -> None:
     seconds = sorted(work_during(nsqd, exchange) for _ in range(PUBS))
     cores = 1 if nsqd.command == own_command() else 2  # that the daemon uses
     assert seconds[PUBS * 99 // 100] < limit * cores, f"p50 {seconds[PUBS // 2]}, max {seconds[-1]}"
@@ -87,14 +87,14 @@ def assert_served(nsqd: Daemon, exchange: Callable[[], None], limit: float) -> N
 
 @pytest.mark.parametrize("suffix", ["", "#ephemeral"], ids=["to disk", "to memory"])
 def test_pub_of_one_client_stays_fast_while_another_pipelines_without_waiting(
-    nsqd: Daemon, topic: str, suffix: str
+    nsqd: Instance, topic: str, suffix: str
 ) -> None:
     # Without a channel an ordinary topic writes what exceeds its memory to disk, an ephemeral one drops it.
     with saturated(nsqd, topic + suffix), connect(nsqd) as client:
         assert_served(nsqd, lambda: client.publish(f"{topic}-quiet", b"x" * 200), LIMIT)
 
 
-def test_consumer_is_served_while_a_publisher_pipelines_without_waiting(nsqd: Daemon, topic: str) -> None:
+def test_consumer_is_served_while_a_publisher_pipelines_without_waiting(nsqd: Instance, topic: str) -> None:
     with saturated(nsqd, f"{topic}#ephemeral"), connect(nsqd) as client, connect(nsqd, output_buffer_size=-1) as other:
         other.subscribe(topic, "c", rdy=10)
 
@@ -124,7 +124,7 @@ def test_equal_consumers_of_a_backlog_get_about_as_much_each(gnsqd_factory: Daem
     assert min(counts) > 0.8 * max(counts)
 
 
-def finish_what_came(consumer: Client) -> int:
+def finish_what_came(consumer: NSQClient) -> int:
     """Finishes some messages, whose bodies are one byte, and returns how many."""
     size = 4 + 4 + 26 + 1
     consumer.buffer += consumer.sock.recv(8192)
@@ -136,7 +136,7 @@ def finish_what_came(consumer: Client) -> int:
 
 
 @pytest.mark.parametrize("how", ["lines", "binary"])
-def test_publishing_a_million_messages_at_once_holds_up_nobody(gnsqd: Daemon, topic: str, how: str) -> None:
+def test_publishing_a_million_messages_at_once_holds_up_nobody(gnsqd: Instance, topic: str, how: str) -> None:
     # Taken in one turn it stops the daemon for seconds; a turn is some milliseconds.
     body = b"a\n" * 1_000_000 if how == "lines" else struct.pack(">i", 1_000_000) + b"\0\0\0\1a" * 1_000_000
     path = f"/mpub?topic={topic}&binary={'true' if how == 'binary' else 'false'}"

@@ -7,22 +7,22 @@ import time
 
 import pytest
 
-from kit.daemons import Daemon
+from kit.daemons import Instance
 from kit.http_api import ask, message
-from kit.nsq_client import Client, mpub_body
+from kit.nsq_client import NSQClient, mpub_body
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 
 @pytest.fixture(scope="module")
-def shared(module_factory: DaemonFactory) -> Daemon:
+def shared(module_factory: DaemonFactory) -> Instance:
     return module_factory()
 
 
 # Publishing
 
 
-def test_published_messages_reach_consumers_as_they_are(shared: Daemon, topic: str) -> None:
-    with Client(shared.tcp_address) as client:
+def test_published_messages_reach_consumers_as_they_are(shared: Instance, topic: str) -> None:
+    with NSQClient(shared.tcp_address) as client:
         client.subscribe(topic, "c", rdy=10)
         post(shared, f"/pub?topic={topic}", b"a\r\nb\n\x00\xff")
         assert client.message().body == b"a\r\nb\n\x00\xff"
@@ -34,7 +34,7 @@ def test_published_messages_reach_consumers_as_they_are(shared: Daemon, topic: s
         wait_for(shared, topic, "c", deferred_count=1, depth=0)
 
 
-def test_mpub_text_has_lines_of_any_length(shared: Daemon, topic: str) -> None:
+def test_mpub_text_has_lines_of_any_length(shared: Instance, topic: str) -> None:
     sizes = (65535, 65536, 1, 65537, 0, 0, 131072, 3, 1 << 20, 65534, 200_000)
     expected = [0, 0]
 
@@ -88,12 +88,12 @@ def test_trouble_with_the_disk_is_answered_and_shown_in_health(nsqd_factory: Dae
 # Topics and channels
 
 
-def paused_in_metadata(nsqd: Daemon) -> list[bool]:
+def paused_in_metadata(nsqd: Instance) -> list[bool]:
     (topic,) = json.loads((nsqd.data_path / "nsqd.dat").read_text())["topics"]
     return [topic["paused"], topic["channels"][0]["paused"]]
 
 
-def test_pausing_takes_effect_and_is_on_disk_when_it_is_answered(nsqd: Daemon) -> None:
+def test_pausing_takes_effect_and_is_on_disk_when_it_is_answered(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     for target, expected in [
         ("/topic/pause?topic=t", [True, False]),

@@ -11,7 +11,7 @@ from behaviour.test_https import request
 from gnsqd.shared.client import tls_context
 from gnsqd.web.routes import ROUTES
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
+from kit.daemons import DEADLINE, Instance, eventually, open_socket, own_command, run_to_end
 from kit.http_api import chunked, exchange, head, message, read_all, split_responses
 from kit.traffic import DaemonFactory, publish
 
@@ -56,9 +56,9 @@ def flags(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     directory = tmp_path_factory.mktemp("tokens")
-    with Daemon(own_command(), directory / "data", *token_flags(directory)) as daemon:
+    with Instance(own_command(), directory / "data", *token_flags(directory)) as daemon:
         yield daemon
 
 
@@ -66,7 +66,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def status(nsqd: Daemon, what: str, token: str = "", body: bytes = b"info") -> int:
+def status(nsqd: Instance, what: str, token: str = "", body: bytes = b"info") -> int:
     method, target = what.split(" ", 1)
     return nsqd.http(method, target, body, bearer(token))[0]
 
@@ -82,7 +82,7 @@ class Certificates:
         self.flags = [f"--tls-cert={cert}", f"--tls-key={key}", f"--tls-root-ca-file={self._authority_file}"]
         self.flags.append("--tls-client-auth-policy=require-verify")
 
-    def statuses(self, nsqd: Daemon, name: str, requests: Iterable[str], token: str) -> list[int]:
+    def statuses(self, nsqd: Instance, name: str, requests: Iterable[str], token: str) -> list[int]:
         """Returns the status of each answer to the client of that name."""
         context = tls_context(self._authority_file, None, None, True)
         context.load_cert_chain(*issue(name, self._authority).write(self._directory / name))
@@ -108,7 +108,7 @@ def test_the_endpoints_here_are_all_that_there_are() -> None:
     assert {f"{route.method} {route.path}" for route in ROUTES} <= here
 
 
-def test_a_refusal_says_what_was_missing(shared: Daemon) -> None:
+def test_a_refusal_says_what_was_missing(shared: Instance) -> None:
     rows = [
         ({}, 401, "UNAUTHORIZED", ""),
         ({"Authorization": "Bearer of-something-wrong"}, 401, "UNAUTHORIZED", ', error="invalid_token"'),
@@ -142,12 +142,12 @@ def test_a_refusal_says_what_was_missing(shared: Daemon) -> None:
         ("Bearer \xff", 401),
     ],
 )
-def test_a_token_counts_whole_and_as_a_bearer_token(shared: Daemon, header: str, code: int) -> None:
+def test_a_token_counts_whole_and_as_a_bearer_token(shared: Instance, header: str, code: int) -> None:
     data = head("GET /debug/pprof/symbol", "Authorization: " + header) + head(f"GET /stats?token={FULL_TOKEN}")
     assert [found for found, _ in exchange(shared, data)] == [code, 401]
 
 
-def test_a_body_is_not_taken_from_who_may_not_publish(shared: Daemon) -> None:
+def test_a_body_is_not_taken_from_who_may_not_publish(shared: Instance) -> None:
     refused = (401, message("UNAUTHORIZED"))
 
     def post(token: str, *headers: str) -> bytes:
@@ -166,7 +166,7 @@ def test_a_body_is_not_taken_from_who_may_not_publish(shared: Daemon) -> None:
     assert topic["message_bytes"] == 2
 
 
-def test_a_token_behind_the_body_counts_for_nothing(shared: Daemon) -> None:
+def test_a_token_behind_the_body_counts_for_nothing(shared: Instance) -> None:
     chunks = f"2\r\nhi\r\n0\r\nAuthorization: Bearer {FULL_TOKEN}\r\n\r\n".encode()
     data = b""
     for headers in ([], [f"Authorization: Bearer {READ_TOKEN}"], [f"Authorization: Bearer {FULL_TOKEN}"]):
@@ -174,12 +174,12 @@ def test_a_token_behind_the_body_counts_for_nothing(shared: Daemon) -> None:
     assert [code for code, _ in exchange(shared, data)] == [401, 403, 200]
 
 
-def test_without_tokens_nobody_is_asked_for_one(gnsqd: Daemon) -> None:
+def test_without_tokens_nobody_is_asked_for_one(gnsqd: Instance) -> None:
     for what in ("GET /stats", "POST /pub?topic=t", "PUT /config/log_level", "GET /config/auth_http_addresses"):
         assert status(gnsqd, what, "of-something-wrong") == 200, what
 
 
-def test_tcp_asks_for_none(shared: Daemon) -> None:
+def test_tcp_asks_for_none(shared: Instance) -> None:
     publish(shared, "t", b"x")
 
 
@@ -259,6 +259,6 @@ def test_a_certificate_is_as_good_as_a_token(gnsqd_factory: DaemonFactory, flags
     assert status(gnsqd, "GET /ping", FULL_TOKEN) == status(gnsqd, "GET /stats") == 403
 
 
-def test_the_config_shows_where_the_tokens_are(shared: Daemon) -> None:
+def test_the_config_shows_where_the_tokens_are(shared: Instance) -> None:
     answer = shared.http("GET", "/config/http_auth_token_files", None, {"Authorization": f"Bearer {READ_TOKEN}"})[2]
     assert json.loads(answer) == [flag.partition("=")[2] for flag in shared.flags]

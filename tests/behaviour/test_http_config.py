@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from kit.http_api import ask, chunked, exchange, head, message
 from kit.pairs import Pair, running_pair
 from kit.traffic import DaemonFactory, post, publish
@@ -27,7 +27,7 @@ SPECIAL = {
 }
 
 
-def answer(nsqd: Daemon, what: str, body: bytes = b"") -> Answer:
+def answer(nsqd: Instance, what: str, body: bytes = b"") -> Answer:
     """Status, headers and body, without what differs between two daemons with the same flags."""
     method, target = what.split(" ", 1)
     status, headers, text = nsqd.http(method, target, body)
@@ -161,14 +161,14 @@ def test_body_that_is_cut_off_is_answered_as_by_nsqd(pair: Pair) -> None:
         assert exchange(pair.ours, request) == exchange(pair.real, request)
 
 
-def test_refused_addresses_leave_the_previous_ones(gnsqd: Daemon) -> None:
+def test_refused_addresses_leave_the_previous_ones(gnsqd: Instance) -> None:
     # the real nsqd overwrites them up to the bad one
     assert ask(gnsqd, f"PUT {LOOKUPD}", b'["127.0.0.1:1"]')[0] == 200
     assert ask(gnsqd, f"PUT {LOOKUPD}", b'["127.0.0.1:2",3]') == (400, message("INVALID_VALUE"))
     assert ask(gnsqd, f"GET {LOOKUPD}") == (200, '["127.0.0.1:1"]')
 
 
-def test_log_level_takes_effect_at_once_for_every_part(nsqd: Daemon, topic: str) -> None:
+def test_log_level_takes_effect_at_once_for_every_part(nsqd: Instance, topic: str) -> None:
     def lines(level: str) -> list[str]:
         return [line for line in nsqd.log().splitlines() if f" {level}: " in line]
 
@@ -188,7 +188,7 @@ def test_log_level_takes_effect_at_once_for_every_part(nsqd: Daemon, topic: str)
 
 
 @pytest.mark.parametrize("nothing", [b"[]", b"null", b'["127.0.0.1:1"]'])
-def test_nsqlookupd_addresses_take_effect_at_once(nsqd: Daemon, nothing: bytes) -> None:
+def test_nsqlookupd_addresses_take_effect_at_once(nsqd: Instance, nothing: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as lookupd:
         lookupd.settimeout(DEADLINE)
         address = f"127.0.0.1:{lookupd.getsockname()[1]}"

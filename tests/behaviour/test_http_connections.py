@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, open_socket, own_command
+from kit.daemons import DEADLINE, Instance, open_socket, own_command
 from kit.http_api import JSON, V1, chunked, exchange, head, message, read_all, split_responses
 from kit.traffic import DaemonFactory
 
 
 @pytest.fixture(scope="module")
-def shared(module_factory: DaemonFactory) -> Daemon:
+def shared(module_factory: DaemonFactory) -> Instance:
     return module_factory(f"--max-msg-size={LIMIT}")
 
 
 @pytest.fixture(scope="module")
-def gnsqd_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(own_command(), tmp_path_factory.mktemp("shared") / "data", f"--max-msg-size={LIMIT}") as daemon:
+def gnsqd_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    with Instance(own_command(), tmp_path_factory.mktemp("shared") / "data", f"--max-msg-size={LIMIT}") as daemon:
         yield daemon
 
 
@@ -64,7 +64,7 @@ TOO_BIG = [(413, message("MSG_TOO_BIG")), (200, "OK")]
         (head("POST /pub?topic=t", CHUNKED) + chunked(b"x" * LIMIT, b"x") + PING, TOO_BIG),
     ],
 )  # fmt: skip
-def test_requests_on_one_connection(shared: Daemon, data: bytes, expected: list[tuple[int, str]]) -> None:
+def test_requests_on_one_connection(shared: Instance, data: bytes, expected: list[tuple[int, str]]) -> None:
     assert exchange(shared, data) == expected
 
 
@@ -116,7 +116,7 @@ BAD = "400 Bad Request"
     ],
 )  # fmt: skip
 def test_input_other_than_http_is_refused_and_ends_the_connection(
-    shared: Daemon, data: bytes, status: int, body: str
+    shared: Instance, data: bytes, status: int, body: str
 ) -> None:
     if any(what in data for what in (b"no colon", b": no name", b"miracle")):  # Go says more here in some versions
         assert [answer[0] for answer in exchange(shared, PING + data)] == [200, status]
@@ -141,7 +141,7 @@ def test_input_other_than_http_is_refused_and_ends_the_connection(
         head("GET /ping?\xe9"),
     ],
 )
-def test_what_two_servers_could_read_differently_is_refused(gnsqd_shared: Daemon, data: bytes) -> None:
+def test_what_two_servers_could_read_differently_is_refused(gnsqd_shared: Instance, data: bytes) -> None:
     # The real daemon reads it in its own way.
     assert exchange(gnsqd_shared, PING + data + PING) == [(200, "OK"), (400, BAD)]
 
@@ -160,7 +160,7 @@ def test_what_two_servers_could_read_differently_is_refused(gnsqd_shared: Daemon
         ("FOO /ping/", ""),
     ],
 )
-def test_unknown_method_is_not_allowed(shared: Daemon, version: str, line: str, allow: str) -> None:
+def test_unknown_method_is_not_allowed(shared: Instance, version: str, line: str, allow: str) -> None:
     # NSQD-COMPAT 5; its body is read, so that the next request is found.
     with open_socket(shared.http_address, DEADLINE) as sock:
         request = f"{line} HTTP/{version}\r\nHost: x\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nabc"
@@ -176,7 +176,7 @@ def test_unknown_method_is_not_allowed(shared: Daemon, version: str, line: str, 
     assert rest.startswith(message(code).encode() + b"HTTP/1.1 200 OK\r\n")
 
 
-def test_answer_to_head_has_the_length_but_no_body(shared: Daemon) -> None:
+def test_answer_to_head_has_the_length_but_no_body(shared: Instance) -> None:
     with open_socket(shared.http_address, DEADLINE) as sock:
         sock.sendall(head("HEAD /nope") + head("GET /ping", "Connection: close"))
         answer, _, rest = read_all(sock).partition(b"\r\n\r\n")
@@ -184,7 +184,7 @@ def test_answer_to_head_has_the_length_but_no_body(shared: Daemon) -> None:
     assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_body_far_too_big_is_refused_before_it_comes_and_ends_the_connection(shared: Daemon) -> None:
+def test_body_far_too_big_is_refused_before_it_comes_and_ends_the_connection(shared: Instance) -> None:
     size = "Content-Length: 30000000"
     for headers, body in (([size], b""), ([size, "Expect: 100-continue"], b""), ([size], b"x" * 1_000_000)):
         with open_socket(shared.http_address, DEADLINE) as sock:
@@ -194,14 +194,14 @@ def test_body_far_too_big_is_refused_before_it_comes_and_ends_the_connection(sha
         assert split_responses(data) == TOO_BIG[:1]
 
 
-def test_body_that_is_too_big_and_waits_for_leave_is_refused_before_it_comes(gnsqd_shared: Daemon) -> None:
+def test_body_that_is_too_big_and_waits_for_leave_is_refused_before_it_comes(gnsqd_shared: Instance) -> None:
     # The real daemon reads a short one.
     with open_socket(gnsqd_shared.http_address, DEADLINE) as sock:
         sock.sendall(head("POST /pub?topic=t", f"Content-Length: {LIMIT + 1}", "Expect: 100-continue"))
         assert split_responses(read_all(sock)) == TOO_BIG[:1]
 
 
-def test_client_that_expects_100_continue_gets_it(shared: Daemon) -> None:
+def test_client_that_expects_100_continue_gets_it(shared: Instance) -> None:
     with open_socket(shared.http_address, DEADLINE) as sock:
         sock.sendall(head("POST /pub?topic=t", "Expect: 100-continue", "Content-Length: 3"))
         assert sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -219,7 +219,7 @@ def test_client_that_expects_100_continue_gets_it(shared: Daemon) -> None:
         ("1.0", 5000, b"Content-Length: 5000"),  # chunks are unknown there; Go's server has no length at all
     ],
 )
-def test_long_answer_comes_in_chunks(shared: Daemon, version: str, size: int, length: bytes) -> None:
+def test_long_answer_comes_in_chunks(shared: Instance, version: str, size: int, length: bytes) -> None:
     target = "//ping?".ljust(size - 34, "q")  # a redirect, whose body has the query in it
     with open_socket(shared.http_address, DEADLINE) as sock:
         sock.sendall(f"GET {target} HTTP/{version}\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
@@ -230,7 +230,7 @@ def test_long_answer_comes_in_chunks(shared: Daemon, version: str, size: int, le
     assert body == (chunked(page) if b"chunked" in length else page)
 
 
-def test_http_1_0_has_no_chunked_bodies(shared: Daemon) -> None:
+def test_http_1_0_has_no_chunked_bodies(shared: Instance) -> None:
     for connection in ("close", "keep-alive"):
         lines = ["POST /pub?topic=old HTTP/1.0", f"Connection: {connection}", "Transfer-Encoding: chunked", "", ""]
         answers = exchange(shared, "\r\n".join(lines).encode() + chunked(b"abc"))
@@ -239,7 +239,7 @@ def test_http_1_0_has_no_chunked_bodies(shared: Daemon) -> None:
 
 
 @pytest.mark.parametrize("name", ["A", "many", "target"])
-def test_head_of_more_than_64_kib_is_refused(gnsqd_shared: Daemon, name: str) -> None:
+def test_head_of_more_than_64_kib_is_refused(gnsqd_shared: Instance, name: str) -> None:
     def filled(size: int) -> bytes:
         if name == "target":
             return head("GET /ping?" + "x" * size)

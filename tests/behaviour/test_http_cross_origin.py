@@ -11,9 +11,9 @@ import pytest
 
 from behaviour.test_http_auth import FULL_TOKEN, READ_TOKEN, token_flags
 from behaviour.test_https import https_address
-from kit.daemons import DEADLINE, Daemon, address_of, own_command, run_to_end
+from kit.daemons import DEADLINE, Instance, address_of, own_command, run_to_end
 from kit.http_api import Answer, head, whole_answer
-from kit.lookupds import EMBEDDED, EmbeddedLookupd, Lookupd, own_lookupd_command
+from kit.lookupds import EMBEDDED, LookupdInside, RunningLookupd, own_lookupd_command
 from kit.traffic import DaemonFactory, publish
 
 OPS, LOCAL = "https://ops.example.com", "http://localhost:3000"
@@ -28,15 +28,15 @@ PREFLIGHT = ["Access-Control-Request-Method: POST", "Access-Control-Request-Head
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     directory = tmp_path_factory.mktemp("origins")
     flags = [*token_flags(directory), f"--http-allow-origin={OPS}", f"--http-allow-origin={LOCAL}"]
-    with Daemon(own_command(), directory / "data", *flags, "--durability=process") as daemon:
+    with Instance(own_command(), directory / "data", *flags, "--durability=process") as daemon:
         publish(daemon, "t", b"x")
         yield daemon
 
 
-def ask(nsqd: Daemon, line: str, *headers: str, body: bytes = b"") -> Answer:
+def ask(nsqd: Instance, line: str, *headers: str, body: bytes = b"") -> Answer:
     request = head(line, *headers, f"Content-Length: {len(body)}") + body
     return whole_answer(nsqd.http_address, request, str)
 
@@ -61,7 +61,7 @@ def allowed_origin(answer: Answer) -> str | None:
         ("POST /topic/create?topic=$", FULL_TOKEN, 400),
     ],
 )
-def test_pages_of_allowed_origins_may_read_responses(shared: Daemon, line: str, token: str, code: int) -> None:
+def test_pages_of_allowed_origins_may_read_responses(shared: Instance, line: str, token: str, code: int) -> None:
     authorization = [f"Authorization: Bearer {token}"] if token else []
     for origin in (OPS, LOCAL):
         answer = ask(shared, line, f"Origin: {origin}", *authorization, body=b"x")
@@ -72,7 +72,7 @@ def test_pages_of_allowed_origins_may_read_responses(shared: Daemon, line: str, 
         assert (answer.status, allowed_origin(answer)) == (code, None)
 
 
-def test_preflight_needs_no_token(shared: Daemon) -> None:
+def test_preflight_needs_no_token(shared: Instance) -> None:
     for path, methods in (("/pub?topic=t", "OPTIONS, POST"), ("/config/log_level", "GET, OPTIONS, PUT")):
         answer = ask(shared, f"OPTIONS {path}", f"Origin: {OPS}", *PREFLIGHT)
         assert (answer.status, allowed_origin(answer), answer.body) == (200, OPS, "")
@@ -81,7 +81,7 @@ def test_preflight_needs_no_token(shared: Daemon) -> None:
         assert {"authorization", "content-type", "content-encoding"} <= set(allowed)
 
 
-def test_other_options_requests_need_a_token(shared: Daemon) -> None:
+def test_other_options_requests_need_a_token(shared: Instance) -> None:
     for line, headers in (
         ("OPTIONS /pub", [f"Origin: {OPS}"]),
         ("OPTIONS /pub", [f"Origin: {STRANGERS[0]}", *PREFLIGHT]),
@@ -101,19 +101,19 @@ def test_star_allows_every_page(gnsqd_factory: DaemonFactory) -> None:
     assert ask(gnsqd, "OPTIONS /pub", f"Origin: {OPS}", *PREFLIGHT).headers["Access-Control-Allow-Methods"]
 
 
-def test_without_the_option_responses_are_those_of_nsqd(gnsqd: Daemon) -> None:
+def test_without_the_option_responses_are_those_of_nsqd(gnsqd: Instance) -> None:
     for answer in (ask(gnsqd, "GET /ping", f"Origin: {OPS}"), ask(gnsqd, "OPTIONS /pub", f"Origin: {OPS}", *PREFLIGHT)):
         assert not [name for name in answer.headers if name.startswith("Access-Control") or name == "Vary"]
 
 
 def test_nsqlookupd_has_the_option(tmp_path: Path, gnsqd_factory: DaemonFactory) -> None:
-    with Lookupd(own_lookupd_command(), tmp_path / "lookupd", f"--http-allow-origin={OPS}") as lookupd:
+    with RunningLookupd(own_lookupd_command(), tmp_path / "lookupd", f"--http-allow-origin={OPS}") as lookupd:
         alone = address_of(lookupd.http_address)
         answer = whole_answer(alone, head("GET /nodes", f"Origin: {OPS}"), str)
         assert (answer.status, allowed_origin(answer)) == (200, OPS)
         answer = whole_answer(alone, head("OPTIONS /topic/create", f"Origin: {OPS}", *PREFLIGHT), str)
         assert answer.headers["Access-Control-Allow-Methods"] == "OPTIONS, POST"
-    embedded = EmbeddedLookupd(gnsqd_factory(*EMBEDDED, f"--http-allow-origin={OPS}"))
+    embedded = LookupdInside(gnsqd_factory(*EMBEDDED, f"--http-allow-origin={OPS}"))
     answer = whole_answer(address_of(embedded.http_address), head("GET /nodes", f"Origin: {OPS}"), str)
     assert (answer.status, allowed_origin(answer)) == (200, OPS)
 

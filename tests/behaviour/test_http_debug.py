@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, eventually, own_command
+from kit.daemons import Instance, eventually, own_command
 from kit.http_api import TEXT, ask
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.pairs import Pair, running_pair
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
-def answer(nsqd: Daemon, what: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], str]:
+def answer(nsqd: Instance, what: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, str], str]:
     method, target = what.split(" ", 1)
     status, found, text = nsqd.http(method, target, body, headers)
     ignored = ("Date", "Content-Length", "Transfer-Encoding", "X-Content-Type-Options")
@@ -52,7 +52,7 @@ def test_everything_but_the_contents_is_answered_as_by_nsqd(pair: Pair) -> None:
     rows += [f"{method} /debug/setblockrate" for method in ("GET", "POST", "OPTIONS", "HEAD")]
     rows += [f"{method} /debug/freememory" for method in ("GET", "PUT", "OPTIONS", "HEAD")]
 
-    def without_contents(nsqd: Daemon, what: str) -> object:
+    def without_contents(nsqd: Instance, what: str) -> object:
         status, headers, body = answer(nsqd, what)
         return what, status, headers, body if status != 200 else bool(body)
 
@@ -65,7 +65,7 @@ def test_block_rate_is_checked_as_by_nsqd(pair: Pair) -> None:
     queries += ["?rate=9223372036854775808", "?rate=%0A%22%C3%A9", "?rate=x&rate=1", "?Rate=1"]
     bodies = [b"rate=zz", b"rate=", b"a=1&rate=%zz&rate=z", b"rate=1;2", b"x", b"rate=" + b"9" * 3000]
 
-    def ask_all(nsqd: Daemon) -> list[object]:
+    def ask_all(nsqd: Instance) -> list[object]:
         found: list[object] = [(query, answer(nsqd, f"PUT /debug/setblockrate{query}")) for query in queries]
         for query in ("", "?rate=q"):
             found += [(body, answer(nsqd, f"PUT /debug/setblockrate{query}", body, **FORM)) for body in bodies]
@@ -94,7 +94,7 @@ def test_what_nsqd_does_and_then_answers_with_500_is_answered_with_200(pair: Pai
     assert [answer(pair.ours, what, body, **headers) for what, body, headers in rows] == [(200, {}, "")] * len(rows)
 
 
-def test_pprof_is_not_logged_and_the_rest_is(nsqd: Daemon) -> None:
+def test_pprof_is_not_logged_and_the_rest_is(nsqd: Instance) -> None:
     for page in ("", "cmdline", "symbol", "heap", "goroutine", "block", "threadcreate", "profile?seconds=1"):
         assert nsqd.http("GET", f"/debug/pprof/{page}")[0] == 200
     ask(nsqd, "GET /debug/pprof")
@@ -110,8 +110,8 @@ def test_pprof_is_not_logged_and_the_rest_is(nsqd: Daemon) -> None:
 # What gnsqd shows
 
 
-def test_greenlets_are_shown_by_name_with_their_stacks(gnsqd: Daemon, topic: str) -> None:
-    with Client(gnsqd.tcp_address) as client, Client(gnsqd.tcp_address) as other:
+def test_greenlets_are_shown_by_name_with_their_stacks(gnsqd: Instance, topic: str) -> None:
+    with NSQClient(gnsqd.tcp_address) as client, NSQClient(gnsqd.tcp_address) as other:
         for one in (client, other):
             one.subscribe(topic, "c")
         host, port = client.sock.getsockname()
@@ -147,7 +147,7 @@ def test_memory_page_reports_what_is_held(gnsqd_factory: DaemonFactory) -> None:
     gnsqd = gnsqd_factory("--mem-queue-size=3")
     create(gnsqd, "t", "a", "b")
     publish(gnsqd, "alone", b"x", b"y")
-    with Client(gnsqd.tcp_address) as consumer:
+    with NSQClient(gnsqd.tcp_address) as consumer:
         consumer.subscribe("t", "a", rdy=1)
         publish(gnsqd, "t", *[b"x"] * 5)
         consumer.message()
@@ -165,7 +165,7 @@ def test_memory_page_reports_what_is_held(gnsqd_factory: DaemonFactory) -> None:
     assert 0 < sum(in_memory) < 9
 
 
-def test_cpu_profile_is_the_only_one_and_exit_ends_it_with_what_it_has(nsqd: Daemon) -> None:
+def test_cpu_profile_is_the_only_one_and_exit_ends_it_with_what_it_has(nsqd: Instance) -> None:
     found = []
 
     def profile() -> None:

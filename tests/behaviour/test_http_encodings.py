@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, open_socket, own_command
+from kit.daemons import DEADLINE, Instance, open_socket, own_command
 from kit.http_api import chunked, exchange, head, message, read_all, split_responses
 from kit.nsq_client import mpub_body
 from kit.observers import resident_bytes
@@ -42,9 +42,9 @@ def with_window(log: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     flags = (f"--max-msg-size={LARGEST}", f"--max-body-size={LARGEST_BODY}")
-    with Daemon(own_command(), tmp_path_factory.mktemp("encodings") / "data", *flags) as daemon:
+    with Instance(own_command(), tmp_path_factory.mktemp("encodings") / "data", *flags) as daemon:
         yield daemon
 
 
@@ -53,12 +53,12 @@ def topic() -> str:
     return f"t{next(_numbers)}"
 
 
-def post(nsqd: Daemon, target: str, coding: str, body: bytes) -> tuple[int, str]:
+def post(nsqd: Instance, target: str, coding: str, body: bytes) -> tuple[int, str]:
     status, _, answer = nsqd.http("POST", target, body, {"Content-Encoding": coding})
     return status, answer.decode()
 
 
-def bodies(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
+def bodies(nsqd: Instance, topic: str, count: int) -> list[bytes]:
     return [received.body for received in take(nsqd, topic, "c", count)]
 
 
@@ -77,7 +77,7 @@ def bodies(nsqd: Daemon, topic: str, count: int) -> list[bytes]:
         ("zstd", zstd.compress(SMALL[:4]) + SKIPPABLE_FRAME + zstd.compress(SMALL[4:])),
     ],
 )
-def test_message_is_decoded(shared: Daemon, topic: str, coding: str, body: bytes) -> None:
+def test_message_is_decoded(shared: Instance, topic: str, coding: str, body: bytes) -> None:
     data = head(f"POST /pub?topic={topic}", f"Content-Encoding: {coding}", f"Content-Length: {len(body)}") + body
     data += head(f"POST /pub?topic={topic}", f"Content-Encoding: {coding}", "Transfer-Encoding: chunked")
     data += chunked(body[:5], body[5:])
@@ -86,7 +86,7 @@ def test_message_is_decoded(shared: Daemon, topic: str, coding: str, body: bytes
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-def test_long_bodies_are_decoded(shared: Daemon, topic: str, coding: str) -> None:
+def test_long_bodies_are_decoded(shared: Instance, topic: str, coding: str) -> None:
     compress = CODINGS[coding]
     assert post(shared, f"/pub?topic={topic}", coding, compress(NOISE)) == OK
     assert post(shared, f"/pub?topic={topic}", coding, compress(bytes(LARGEST))) == OK
@@ -99,7 +99,7 @@ def test_long_bodies_are_decoded(shared: Daemon, topic: str, coding: str) -> Non
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-def test_bomb_is_a_body_that_is_too_big(shared: Daemon, topic: str, coding: str) -> None:
+def test_bomb_is_a_body_that_is_too_big(shared: Instance, topic: str, coding: str) -> None:
     compress = CODINGS[coding]
     twice = f"{coding}, {coding}"
     for path, limit, code in (("/pub", LARGEST, "MSG_TOO_BIG"), ("/mpub", LARGEST_BODY, "BODY_TOO_BIG")):
@@ -116,7 +116,7 @@ def test_bomb_is_a_body_that_is_too_big(shared: Daemon, topic: str, coding: str)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
-def test_bombs_that_arrive_together_are_not_large_together(gnsqd: Daemon, coding: str) -> None:
+def test_bombs_that_arrive_together_are_not_large_together(gnsqd: Instance, coding: str) -> None:
     size = 5 * 1024 * 1024  # --max-body-size; of one message, which is too big
     bomb = CODINGS[coding](bytes(size))
     headers = (f"Content-Encoding: {coding}", f"Content-Length: {len(bomb)}", "Connection: close")
@@ -149,14 +149,14 @@ def test_bombs_that_arrive_together_are_not_large_together(gnsqd: Daemon, coding
         ("zstd", with_window(24)),  # more than the 8 MB of RFC 9659
     ],
 )
-def test_what_cannot_be_decoded_is_not_published(shared: Daemon, topic: str, coding: str, body: bytes) -> None:
+def test_what_cannot_be_decoded_is_not_published(shared: Instance, topic: str, coding: str, body: bytes) -> None:
     for target in (f"/pub?topic={topic}", f"/mpub?topic={topic}", f"/mpub?topic={topic}&binary=true"):
         assert post(shared, target, coding, body) == (400, message("INVALID_ENCODING"))
     assert not shared.stats(topic)["topics"]
 
 
 @pytest.mark.parametrize(("coding", "most"), [("gzip", 1000), ("zstd", 100)])
-def test_members_and_frames_are_limited(shared: Daemon, topic: str, coding: str, most: int) -> None:
+def test_members_and_frames_are_limited(shared: Instance, topic: str, coding: str, most: int) -> None:
     body = CODINGS[coding](SMALL) + (most - 1) * CODINGS[coding](b"")
     assert post(shared, f"/pub?topic={topic}", coding, body) == OK
     assert bodies(shared, topic, 1) == [SMALL]
@@ -166,7 +166,7 @@ def test_members_and_frames_are_limited(shared: Daemon, topic: str, coding: str,
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 @pytest.mark.parametrize("coding", ["br", "gzip, br", "gzip;q=1", "x-identity", ",".join(["gzip"] * 5)])
-def test_answer_to_other_codings_lists_what_is_accepted(shared: Daemon, path: str, coding: str) -> None:
+def test_answer_to_other_codings_lists_what_is_accepted(shared: Instance, path: str, coding: str) -> None:
     target = f"{path}?topic=never"
     status, headers, body = shared.http("POST", target, compress_gzip(SMALL), {"Content-Encoding": coding})
     assert (status, body.decode()) == (415, message("UNSUPPORTED_ENCODING"))
@@ -174,13 +174,13 @@ def test_answer_to_other_codings_lists_what_is_accepted(shared: Daemon, path: st
     assert not shared.stats("never")["topics"]
 
 
-def test_header_of_other_requests_is_ignored(shared: Daemon, topic: str) -> None:
+def test_header_of_other_requests_is_ignored(shared: Instance, topic: str) -> None:
     assert post(shared, f"/topic/create?topic={topic}", "br", b"x") == (200, "")
     assert shared.http("GET", "/stats", None, {"Content-Encoding": "gzip"})[0] == 200
     assert shared.http("PUT", "/config/log_level", b"info", {"Content-Encoding": "br"})[0] == 200
 
 
-def test_same_head_may_have_another_body(shared: Daemon, topic: str) -> None:
+def test_same_head_may_have_another_body(shared: Instance, topic: str) -> None:
     """Heads that are known are not parsed again."""
     body = compress_gzip(SMALL)
     with_coding = head(f"POST /pub?topic={topic}", "Content-Encoding: gzip", f"Content-Length: {len(body)}") + body

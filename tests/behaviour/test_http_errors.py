@@ -8,7 +8,7 @@ from gnsqd.lookupd.api import LOOKUPD_ROUTES
 from gnsqd.web.routes import ROUTES, Route
 from kit.daemons import Address, address_of
 from kit.http_api import ask, head, message, whole_answer
-from kit.lookupds import Lookupd, own_lookupd_command
+from kit.lookupds import RunningLookupd, own_lookupd_command
 from kit.traffic import DaemonFactory
 
 LIMITS = ("--max-topics=4", "--max-channels=2", "--max-msg-size=10", "--max-body-size=40", "--max-channel-depth=1")
@@ -86,7 +86,7 @@ def test_every_error_in_the_table_is_answered(gnsqd_factory: DaemonFactory) -> N
 
 
 def test_every_error_in_the_table_of_nsqlookupd_is_answered(tmp_path: Path) -> None:
-    with Lookupd(own_lookupd_command(), tmp_path / "lookupd", "--max-registrations=2") as lookupd:
+    with RunningLookupd(own_lookupd_command(), tmp_path / "lookupd", "--max-registrations=2") as lookupd:
         address = address_of(lookupd.http_address)
         assert whole_answer(address, head("POST /channel/create?topic=t&channel=c"), str).status == 200
         assert unlike_the_table(address, LOOKUPD_ROUTES) == []

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kit.daemons import Daemon, own_command
+from kit.daemons import Instance, own_command
 from kit.http_api import Answer, ask, chunked, head, message, normal, whole_answer
 from kit.nsq_client import mpub_body
 from kit.pairs import Pair, difference, running_pair
@@ -21,18 +21,18 @@ from kit.traffic import wait_for
 LIMITS = ["--max-msg-size=10", "--max-body-size=40", "--max-req-timeout=1h"]
 
 
-def answer(nsqd: Daemon, request: bytes) -> Answer:
+def answer(nsqd: Instance, request: bytes) -> Answer:
     return whole_answer(nsqd.http_address, request, normal)
 
 
-def topic_state(nsqd: Daemon, topic: str) -> str:
+def topic_state(nsqd: Instance, topic: str) -> str:
     _, _, body = nsqd.http("GET", f"/stats?format=json&include_mem=false&topic={topic.replace('#', '%23')}")
     return normal(body.decode())
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(own_command(), tmp_path_factory.mktemp("shared") / "data", *LIMITS) as daemon:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    with Instance(own_command(), tmp_path_factory.mktemp("shared") / "data", *LIMITS) as daemon:
         yield daemon
 
 
@@ -211,7 +211,7 @@ TABLES = pytest.mark.parametrize(
 _numbers = itertools.count()
 
 
-def ask_row(nsqd: Daemon, row: Case, topic: str) -> Answer:
+def ask_row(nsqd: Instance, row: Case, topic: str) -> Answer:
     for line in row.before:
         method, target = line.replace("{t}", topic).split(" ")
         assert nsqd.http(method, target, b"x")[0] == 200, line
@@ -223,7 +223,7 @@ def ask_row(nsqd: Daemon, row: Case, topic: str) -> Answer:
 
 
 @TABLES
-def test_every_row_has_its_answer(shared: Daemon, table: list[Case]) -> None:
+def test_every_row_has_its_answer(shared: Instance, table: list[Case]) -> None:
     for row in table:
         found = ask_row(shared, row, f"topic{next(_numbers)}")
         status, _, text = row.answer.partition(" ")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, own_command
+from kit.daemons import Instance, own_command
 from kit.http_api import Answer, ask, head, normal, whole_answer
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.pairs import Pair, difference, running_pair
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -24,7 +24,7 @@ MEMORY = (
 )  # fmt: skip
 
 
-def test_stats_of_an_empty_daemon(nsqd: Daemon) -> None:
+def test_stats_of_an_empty_daemon(nsqd: Instance) -> None:
     status, body = ask(nsqd, "GET /stats?format=json")
     memory = ",".join(f'"{name}":N' for name in MEMORY)
     assert (status, normal(body)) == (
@@ -37,13 +37,13 @@ def test_stats_of_an_empty_daemon(nsqd: Daemon) -> None:
     )
 
 
-def occupy(nsqd: Daemon) -> list[Client]:
+def occupy(nsqd: Instance) -> list[NSQClient]:
     """Creates paused and ephemeral ones, messages everywhere, consumers and producers."""
     for topic, channels in {"b": ["x"], "a": ["none", "c1", "c2"], "idle": [], "q" * 40: ["r" * 40]}.items():
         create(nsqd, topic, *channels)
     post(nsqd, "/channel/pause?topic=a&channel=c2")
     post(nsqd, "/topic/pause?topic=b")
-    clients = consumer, anonymous, producer = [Client(nsqd.tcp_address) for _ in range(3)]
+    clients = consumer, anonymous, producer = [NSQClient(nsqd.tcp_address) for _ in range(3)]
     consumer.identify(client_id="me", hostname="host", user_agent="ua/1.0", sample_rate=0)
     consumer.subscribe("a", "c1", rdy=5)
     producer.identify(client_id="you", hostname="a.very.long.hostname.example", user_agent="<u&a> \u00fc")
@@ -67,14 +67,14 @@ def occupy(nsqd: Daemon) -> list[Client]:
 @pytest.fixture(scope="module")
 def pair(
     peer_binary: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Pair, list[Client]]]:
+) -> Iterator[tuple[Pair, list[NSQClient]]]:
     """Starts both daemons with the same traffic, and returns their clients as well."""
     with running_pair(tmp_path_factory.mktemp("pair"), peer_binary("nsqd"), *FLAGS) as pair, ExitStack() as stack:
         clients = [stack.enter_context(client) for nsqd in pair for client in occupy(nsqd)]
         yield pair, clients
 
 
-def answer(nsqd: Daemon, query: str) -> Answer:
+def answer(nsqd: Instance, query: str) -> Answer:
     return whole_answer(nsqd.http_address, head(f"GET /stats?{query}"), normal)
 
 
@@ -90,7 +90,7 @@ SWITCHES = ["", "&include_clients=false", "&include_mem=false", "&include_mem=0&
 
 @pytest.mark.peer
 @pytest.mark.parametrize("format", ["json", "text", "JSON", ""])
-def test_stats_to_the_byte(pair: tuple[Pair, list[Client]], format: str) -> None:
+def test_stats_to_the_byte(pair: tuple[Pair, list[NSQClient]], format: str) -> None:
     daemons, clients = pair
     for query in map("".join, itertools.product(FILTERS, SWITCHES)):
         for client in clients:
@@ -103,15 +103,15 @@ def test_stats_of_clients_on_unix_sockets(peer_binary: Callable[[str], Path], tm
     found = []
     for name, command in (("gnsqd", own_command()), ("nsqd", [str(peer_binary("nsqd"))])):
         sockets = [f"--{kind}-address={tmp_path / name}.{kind}" for kind in ("tcp", "http")]
-        with Daemon(command, tmp_path / name, *sockets) as nsqd, Client(nsqd.tcp_address) as client:
+        with Instance(command, tmp_path / name, *sockets) as nsqd, NSQClient(nsqd.tcp_address) as client:
             client.publish("t", b"x")
             found.append([answer(nsqd, f"format={format}") for format in ("json", "text")])
     assert found[0] == found[1]
     assert '"remote_address":"@"' in found[0][0].body
 
 
-def test_finished_messages_are_counted_for_who_asks(gnsqd: Daemon) -> None:
-    with Client(gnsqd.tcp_address) as client:
+def test_finished_messages_are_counted_for_who_asks(gnsqd: Instance) -> None:
+    with NSQClient(gnsqd.tcp_address) as client:
         client.publish("t", b"x")
         client.publish("t", b"y")
         client.subscribe("t", "c", rdy=2)
@@ -127,7 +127,7 @@ def test_finished_messages_are_counted_for_who_asks(gnsqd: Daemon) -> None:
 def test_ages_and_figures_of_the_process_are_reported_to_who_asks(gnsqd_factory: DaemonFactory, flag: str) -> None:
     gnsqd = gnsqd_factory(flag)
     create(gnsqd, "t", "c", "empty")
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         client.publish("t", b"x")
         wait_for(gnsqd, "t", "c", depth=1)
         post(gnsqd, "/channel/empty?topic=t&channel=empty")

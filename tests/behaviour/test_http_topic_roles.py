@@ -9,7 +9,7 @@ import pytest
 
 from behaviour.test_http_auth import ANYBODY, CHANNEL, FULL, FULL_TOKEN, READ, TOPIC, Certificates, status
 from kit.auth_server import AuthServer, grant, query, response
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket, own_command, run_to_end
+from kit.daemons import DEADLINE, Instance, eventually, open_socket, own_command, run_to_end
 from kit.http_api import exchange, head, message, read_all, split_responses
 from kit.traffic import DaemonFactory
 
@@ -33,18 +33,18 @@ OF_THE_DAEMON = [what for what in READ + FULL if "topic=t" not in what]
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     directory = tmp_path_factory.mktemp("roles")
     (directory / "tokens").write_text(ROLES)
-    with Daemon(own_command(), directory / "data", f"--http-auth-token-file=full:{directory}/tokens") as daemon:
+    with Instance(own_command(), directory / "data", f"--http-auth-token-file=full:{directory}/tokens") as daemon:
         yield daemon
 
 
-def permitted(nsqd: Daemon, endpoints: list[str], token: str) -> list[str]:
+def permitted(nsqd: Instance, endpoints: list[str], token: str) -> list[str]:
     return [what for what in endpoints if status(nsqd, what, token) not in (401, 403)]
 
 
-def scope(nsqd: Daemon, what: str, token: str) -> str:
+def scope(nsqd: Instance, what: str, token: str) -> str:
     """Returns the role that the answer asks for."""
     method, target = what.split(" ", 1)
     code, headers, body = nsqd.http(method, target, b"x", {"Authorization": f"Bearer {token}"})
@@ -62,7 +62,7 @@ def scope(nsqd: Daemon, what: str, token: str) -> str:
         (MANAGER, READING + PUBLISHING + MANAGING),
     ],
 )
-def test_role_permits_the_requests_of_one_topic(shared: Daemon, token: str, endpoints: list[str]) -> None:
+def test_role_permits_the_requests_of_one_topic(shared: Instance, token: str, endpoints: list[str]) -> None:
     assert permitted(shared, READING + PUBLISHING + MANAGING, token) == endpoints
     others = [what.replace("topic=t", "topic=tt") for what in READING + PUBLISHING + MANAGING]
     assert permitted(shared, others, token) == []
@@ -70,7 +70,7 @@ def test_role_permits_the_requests_of_one_topic(shared: Daemon, token: str, endp
     assert permitted(shared, ANYBODY, token) == ANYBODY
 
 
-def test_reading_all_topics_is_reading_the_daemon(shared: Daemon) -> None:
+def test_reading_all_topics_is_reading_the_daemon(shared: Instance) -> None:
     harmless = [what for what in OF_THE_DAEMON if what.startswith("GET ") and "profile" not in what]
     for token in (READ_ALL, MANAGE_ALL):
         assert permitted(shared, harmless, token) == [what for what in harmless if what in READ]
@@ -100,7 +100,7 @@ def test_reading_all_topics_is_reading_the_daemon(shared: Daemon) -> None:
         ("xyz", False),
     ],
 )
-def test_star_in_a_pattern_stands_for_anything(shared: Daemon, topic: str, permits: bool) -> None:
+def test_star_in_a_pattern_stands_for_anything(shared: Instance, topic: str, permits: bool) -> None:
     assert status(shared, f"POST /pub?topic={topic}", PATTERNS) == (200 if permits else 403)
 
 
@@ -130,7 +130,7 @@ def test_star_in_a_pattern_stands_for_anything(shared: Daemon, topic: str, permi
         "/config/log_level?topic=t",
     ],
 )
-def test_topic_is_the_one_that_would_be_published_to(shared: Daemon, target: str) -> None:
+def test_topic_is_the_one_that_would_be_published_to(shared: Instance, target: str) -> None:
     token = f"Authorization: Bearer {PUBLISHER}"
     data = head(f"POST {target}", token, "Content-Length: 2") + b"hi"
     # In a body there is no query.
@@ -142,25 +142,25 @@ def test_topic_is_the_one_that_would_be_published_to(shared: Daemon, target: str
     assert not {"secret", "T", " t"} & set(names)
 
 
-def full_stats(nsqd: Daemon) -> bytes:
+def full_stats(nsqd: Instance) -> bytes:
     return nsqd.http("GET", "/stats?format=json", None, {"Authorization": f"Bearer {FULL_TOKEN}"})[2]
 
 
 @pytest.mark.parametrize(
     "target", ["/pub?topic=t&topic=secret", "/pub?t%6Fpic=%74", "/p%75b?topic=t", "http://h/pub?topic=t"]
 )
-def test_another_spelling_of_a_permitted_request_is_permitted(shared: Daemon, target: str) -> None:
+def test_another_spelling_of_a_permitted_request_is_permitted(shared: Instance, target: str) -> None:
     data = head(f"POST {target}", f"Authorization: Bearer {PUBLISHER}", "Content-Length: 2") + b"hi"
     assert exchange(shared, data) == [(200, "OK")]
 
 
-def test_head_needs_the_role_of_get(shared: Daemon) -> None:
+def test_head_needs_the_role_of_get(shared: Instance) -> None:
     data = head(f"HEAD /topic/peek{TOPIC}", f"Authorization: Bearer {READER}", "Connection: close")
     assert [code for code, _ in exchange(shared, data.replace(b"HEAD", b"GET"))] == [403]
     assert exchange(shared, data)[0][0] == 403
 
 
-def test_refusal_names_the_missing_role(shared: Daemon) -> None:
+def test_refusal_names_the_missing_role(shared: Instance) -> None:
     assert scope(shared, "POST /pub?topic=orders%23ephemeral", READER) == "publish:orders#ephemeral"
     assert scope(shared, "GET /topic/peek?topic=t", READER) == "manage:t"
     assert scope(shared, "GET /stats?topic=t", PUBLISHER) == "read:t"
@@ -169,7 +169,7 @@ def test_refusal_names_the_missing_role(shared: Daemon) -> None:
     assert scope(shared, 'POST /pub?topic="x', PUBLISHER) == "full"
 
 
-def test_body_is_not_taken_for_another_topic(shared: Daemon) -> None:
+def test_body_is_not_taken_for_another_topic(shared: Instance) -> None:
     data = head("POST /pub?topic=other", f"Authorization: Bearer {PUBLISHER}", "Content-Length: 1000000")
     assert exchange(shared, data) == [(403, message("FORBIDDEN"))]  # before the body has arrived
 
@@ -231,13 +231,13 @@ def server() -> Iterator[AuthServer]:
 
 
 @pytest.fixture
-def asking(gnsqd_factory: DaemonFactory, server: AuthServer, tmp_path: Path) -> Daemon:
+def asking(gnsqd_factory: DaemonFactory, server: AuthServer, tmp_path: Path) -> Instance:
     (tmp_path / "token").write_text(f"{FULL_TOKEN}\n{PUBLISHER} publish:t\n")
     flags = (f"--auth-http-address={server.address}", f"--http-auth-token-file=full:{tmp_path}/token")
     return gnsqd_factory(*flags, "--http-auth-server")
 
 
-def test_auth_server_permits_publishing_and_reading(asking: Daemon, server: AuthServer) -> None:
+def test_auth_server_permits_publishing_and_reading(asking: Instance, server: AuthServer) -> None:
     publish, read = "POST /pub?topic=orders", "GET /stats?topic=orders"
     of_channel = "GET /channel/rules?topic=orders&channel="
     manage = "POST /topic/empty?topic=orders"
@@ -261,7 +261,7 @@ def test_auth_server_permits_publishing_and_reading(asking: Daemon, server: Auth
     assert [query(target)["secret"] for target in server.targets[2:]] == []
 
 
-def test_without_a_valid_answer_nothing_is_permitted(asking: Daemon, server: AuthServer) -> None:
+def test_without_a_valid_answer_nothing_is_permitted(asking: Instance, server: AuthServer) -> None:
     publish = "POST /pub?topic=orders"
     assert status(asking, publish, "unknown") == 403
     assert " WARNING: HTTP: [127.0.0.1] AUTH failed failed to auth against" in asking.log()
@@ -275,7 +275,7 @@ def test_without_a_valid_answer_nothing_is_permitted(asking: Daemon, server: Aut
     assert status(asking, publish, FULL_TOKEN) == 200
 
 
-def test_others_are_served_while_the_auth_server_is_asked(asking: Daemon, server: AuthServer) -> None:
+def test_others_are_served_while_the_auth_server_is_asked(asking: Instance, server: AuthServer) -> None:
     server.awake.clear()
     token = "Authorization: Bearer secret-of-publisher"
     with open_socket(asking.http_address, DEADLINE) as waiting:

@@ -16,7 +16,7 @@ import pytest
 
 from gnsqd.shared.client import tls_context
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket
+from kit.daemons import DEADLINE, Instance, eventually, open_socket
 from kit.http_api import JSON, V1, exchange, head, message, read_all, split_responses
 from kit.traffic import DaemonFactory
 
@@ -44,11 +44,11 @@ def files(identities: dict[str, KeyPair], tls_flags: list[str], tmp_path_factory
 
 
 @pytest.fixture(scope="module")
-def shared(module_factory: DaemonFactory, files: TLSFiles) -> Daemon:
+def shared(module_factory: DaemonFactory, files: TLSFiles) -> Instance:
     return module_factory(*files.flags)
 
 
-def https_address(nsqd: Daemon) -> tuple[str, int]:
+def https_address(nsqd: Instance) -> tuple[str, int]:
     line = re.compile(r" INFO: HTTPS: listening on (127\.0\.0\.1):(\d+)$", re.MULTILINE)
     found = eventually(lambda: line.search(nsqd.log()))
     return found[1], int(found[2])
@@ -61,12 +61,12 @@ def client_context(files: TLSFiles, identity: KeyPair | None = None) -> ssl.SSLC
     return context
 
 
-def connect(nsqd: Daemon, context: ssl.SSLContext) -> ssl.SSLSocket:
+def connect(nsqd: Instance, context: ssl.SSLContext) -> ssl.SSLSocket:
     sock = open_socket(https_address(nsqd), DEADLINE)
     return context.wrap_socket(sock, server_hostname="127.0.0.1", suppress_ragged_eofs=False)
 
 
-def ask_all(nsqd: Daemon, context: ssl.SSLContext, data: bytes) -> list[tuple[int, str]]:
+def ask_all(nsqd: Instance, context: ssl.SSLContext, data: bytes) -> list[tuple[int, str]]:
     """Returns the answers to `data` on one connection, without that to a last request, which ends it."""
     with connect(nsqd, context) as sock:
         sock.sendall(data + head("GET /ping", "Connection: close"))
@@ -76,7 +76,7 @@ def ask_all(nsqd: Daemon, context: ssl.SSLContext, data: bytes) -> list[tuple[in
 
 
 def request(
-    nsqd: Daemon, context: ssl.SSLContext, what: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    nsqd: Instance, context: ssl.SSLContext, what: str, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
     connection = http.client.HTTPSConnection(*https_address(nsqd), timeout=DEADLINE, context=context)
     method, target = what.split(" ", 1)
@@ -95,7 +95,7 @@ def post(target: str, body: bytes = b"") -> bytes:
 # Requests
 
 
-def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daemon, files: TLSFiles) -> None:
+def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Instance, files: TLSFiles) -> None:
     rows = [
         (head("GET /ping"), 200, "OK"),
         (head("OPTIONS *"), 200, ""),
@@ -116,7 +116,7 @@ def test_one_connection_has_many_answers_and_long_bodies_come_whole(shared: Daem
     assert names <= {topic["topic_name"] for topic in json.loads(body)["topics"]}
 
 
-def test_headers_and_log_lines_are_those_of_plain_http(shared: Daemon, files: TLSFiles) -> None:
+def test_headers_and_log_lines_are_those_of_plain_http(shared: Instance, files: TLSFiles) -> None:
     with connect(shared, client_context(files)) as sock:
         port = sock.getsockname()[1]
         sock.sendall(head("GET /ping?logged", "Connection: close"))
@@ -130,7 +130,7 @@ def test_headers_and_log_lines_are_those_of_plain_http(shared: Daemon, files: TL
         assert {**headers, "Date": ""} == {**plain_headers, "Date": ""}, what
 
 
-def test_client_that_offers_http_2_gets_http_1_1(shared: Daemon, files: TLSFiles) -> None:
+def test_client_that_offers_http_2_gets_http_1_1(shared: Instance, files: TLSFiles) -> None:
     context = client_context(files)
     context.set_alpn_protocols(["h2", "http/1.1"])
     with connect(shared, context) as sock:
@@ -160,7 +160,7 @@ NO_RECORD = "tls: first record does not look like a TLS handshake"
         (b"GET", "unexpected EOF"),
     ],
 )
-def test_what_is_not_tls_is_logged_and_only_http_is_answered(shared: Daemon, data: bytes, reason: str) -> None:
+def test_what_is_not_tls_is_logged_and_only_http_is_answered(shared: Instance, data: bytes, reason: str) -> None:
     with open_socket(https_address(shared), DEADLINE) as sock:
         port = sock.getsockname()[1]
         sock.sendall(data)

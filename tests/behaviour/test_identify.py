@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import pytest
 
-from kit.daemons import Daemon, eventually, is_readable
-from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, Frame, mpub_body, split_frames
+from kit.daemons import Instance, eventually, is_readable
+from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Frame, NSQClient, mpub_body, split_frames
 from kit.traffic import DaemonFactory
 
 DEFAULT_ANSWER = (
@@ -23,7 +23,7 @@ DEFAULT_ANSWER = (
 
 
 @pytest.fixture(scope="module")
-def nsqd(module_factory: DaemonFactory) -> Daemon:
+def nsqd(module_factory: DaemonFactory) -> Instance:
     return module_factory()
 
 
@@ -31,11 +31,11 @@ def bad_body(text: str) -> list[Frame]:
     return [Frame(ERROR, b"E_BAD_BODY IDENTIFY " + text.encode())]
 
 
-def test_answer_has_every_key_in_order(client: Client) -> None:
+def test_answer_has_every_key_in_order(client: NSQClient) -> None:
     assert client.identify(feature_negotiation=True) == (RESPONSE, DEFAULT_ANSWER)
 
 
-def test_answer_without_negotiation_is_ok_and_upgrades_nothing(client: Client, topic: str) -> None:
+def test_answer_without_negotiation_is_ok_and_upgrades_nothing(client: NSQClient, topic: str) -> None:
     assert client.identify(tls_v1=True, deflate=True, snappy=True) == (RESPONSE, b"OK")
     client.publish(topic, b"in clear")
 
@@ -46,7 +46,7 @@ def test_answer_has_the_options_and_what_was_asked_for(nsqd_factory: DaemonFacto
         "--snappy=false", "--output-buffer-timeout=100ms",
     )  # fmt: skip
     asked = {"deflate": True, "deflate_level": 9, "snappy": True, "tls_v1": True}
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         assert client.identify(feature_negotiation=True, **asked).data == (
             b'{"max_rdy_count":7,"version":"1.3.0","max_msg_timeout":30000,"msg_timeout":2000,"tls_v1":false,'
             b'"deflate":false,"deflate_level":3,"max_deflate_level":3,"snappy":false,"sample_rate":0,'
@@ -65,10 +65,10 @@ REFUSED_FIELDS = [
 
 @pytest.mark.parametrize("field, values, text", REFUSED_FIELDS, ids=[row[0] for row in REFUSED_FIELDS])
 def test_value_out_of_range_is_refused_and_the_connection_closes(
-    nsqd: Daemon, field: str, values: list[int], text: str
+    nsqd: Instance, field: str, values: list[int], text: str
 ) -> None:
     for value in values:
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.command(b"IDENTIFY", json.dumps({field: value}).encode())
             assert split_frames(client.recv_until_closed()) == bad_body(text.format(value))
 
@@ -95,7 +95,7 @@ ACCEPTED_FIELDS = [
 
 
 @pytest.mark.parametrize("fields, changed", ACCEPTED_FIELDS)
-def test_value_in_range_is_taken_over(client: Client, fields: dict[str, object], changed: dict[str, int]) -> None:
+def test_value_in_range_is_taken_over(client: NSQClient, fields: dict[str, object], changed: dict[str, int]) -> None:
     answer = json.loads(client.identify(feature_negotiation=True, **fields).data)
     assert answer == json.loads(DEFAULT_ANSWER) | changed
 
@@ -109,20 +109,20 @@ NOT_DECODED = [
 ]  # fmt: skip
 
 
-def test_body_that_is_not_an_object_of_the_right_types_is_refused(nsqd: Daemon) -> None:
+def test_body_that_is_not_an_object_of_the_right_types_is_refused(nsqd: Instance) -> None:
     for body in NOT_DECODED:
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.command(b"IDENTIFY", body)
             assert split_frames(client.recv_until_closed()) == bad_body("failed to decode JSON body"), body
 
 
-def test_keys_match_in_any_case_and_null_is_not_a_value(nsqd: Daemon) -> None:
+def test_keys_match_in_any_case_and_null_is_not_a_value(nsqd: Instance) -> None:
     for body, rate in (
         (b'{"FEATURE_NEGOTIATION":true,"Sample_Rate":7}', 7),
         (b' {"feature_negotiation":true,"sample_rate":7,"sample_rate":8}\n', 8),
         (b'{"feature_negotiation":true,"sample_rate":7,"sample_rate":null}', 7),
     ):
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.command(b"IDENTIFY", body)
             assert json.loads(client.response())["sample_rate"] == rate, body
             client.command(b"IDENTIFY", b"null")
@@ -132,10 +132,10 @@ def test_keys_match_in_any_case_and_null_is_not_a_value(nsqd: Daemon) -> None:
 def test_size_of_the_body_is_checked_before_it_is_read(nsqd_factory: DaemonFactory) -> None:
     address = nsqd_factory("--max-body-size=1000").tcp_address
     for size, text in ((1001, "body too big 1001 > 1000"), (0, "invalid body size 0"), (-9, "invalid body size -9")):
-        with Client(address) as client:
+        with NSQClient(address) as client:
             client.send(b"IDENTIFY\n" + struct.pack(">i", size))
             assert split_frames(client.recv_until_closed()) == bad_body(text)
-    with Client(address) as client:
+    with NSQClient(address) as client:
         client.command(b"IDENTIFY ignored words", b'{"client_id":"x"}'.ljust(1000))
         assert client.response() == b"OK"
 
@@ -145,9 +145,9 @@ def test_nothing_that_a_client_sends_makes_another_line_of_the_log(gnsqd_factory
     gnsqd = gnsqd_factory("--log-level=debug")
     genuine = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} [A-Z]+: [^\0-\x1f\x7f-\x9f\u2028\u2029]*")
     forged = "\n\r[nsqd] forged\x1b[2J\u2028"
-    with Client(gnsqd.tcp_address, magic=forged.encode()[:4]) as client:
+    with NSQClient(gnsqd.tcp_address, magic=forged.encode()[:4]) as client:
         client.recv_until_closed()
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         client.identify(client_id=forged, hostname=forged, user_agent=forged)
         client.subscribe("t", "c", rdy=1)
         client.publish("t", forged.encode())
@@ -162,7 +162,7 @@ def test_nothing_that_a_client_sends_makes_another_line_of_the_log(gnsqd_factory
     assert gnsqd.log().count(r"\n\r[nsqd] forged\x1b[2J\u2028") > 4
 
 
-def test_second_identify_overwrites_the_first(client: Client, nsqd: Daemon, topic: str) -> None:
+def test_second_identify_overwrites_the_first(client: NSQClient, nsqd: Instance, topic: str) -> None:
     client.identify(client_id="one", hostname="host", user_agent="agent/1", msg_timeout=5000)
     answer = json.loads(client.identify(client_id="two", feature_negotiation=True, sample_rate=3).data)
     assert (answer["msg_timeout"], answer["sample_rate"]) == (5000, 3)
@@ -171,7 +171,7 @@ def test_second_identify_overwrites_the_first(client: Client, nsqd: Daemon, topi
     assert [stats[key] for key in ("client_id", "hostname", "user_agent", "sample_rate")] == ["two", "", "", 3]
 
 
-def test_client_that_never_identified_is_called_by_its_address(client: Client, nsqd: Daemon, topic: str) -> None:
+def test_client_that_never_identified_is_called_by_its_address(client: NSQClient, nsqd: Instance, topic: str) -> None:
     client.subscribe(topic, "c")
     stats = nsqd.channel_stats(topic, "c")["clients"][0]
     host, port = client.sock.getsockname()
@@ -179,7 +179,7 @@ def test_client_that_never_identified_is_called_by_its_address(client: Client, n
     assert (stats["remote_address"], stats["version"], stats["state"]) == (f"{host}:{port}", "V2", 3)
 
 
-def test_sub_with_heartbeats_disabled_is_refused(client: Client) -> None:
+def test_sub_with_heartbeats_disabled_is_refused(client: NSQClient) -> None:
     assert client.identify(heartbeat_interval=-1).data == b"OK"
     client.command(b"SUB t c")
     expected = [Frame(ERROR, b"E_INVALID cannot SUB with heartbeats disabled")]
@@ -189,9 +189,9 @@ def test_sub_with_heartbeats_disabled_is_refused(client: Client) -> None:
 # Heartbeats, with the shortest interval there is; the cases wait side by side.
 
 
-def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(nsqd: Daemon, topic: str) -> None:
-    def connect() -> Client:
-        client = Client(nsqd.tcp_address)
+def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(nsqd: Instance, topic: str) -> None:
+    def connect() -> NSQClient:
+        client = NSQClient(nsqd.tcp_address)
         assert client.identify(heartbeat_interval=1000).data == b"OK"
         return client
 
@@ -229,7 +229,7 @@ def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(
             assert frames == [Frame(ERROR, b"E_BAD_MESSAGE PUB failed to read message body")]
 
     def without_heartbeats() -> None:
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.identify(heartbeat_interval=-1)
             assert client.nothing_arrives(2.5)
             client.command(b"NOP")
@@ -237,7 +237,7 @@ def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(
 
     def switched_on_later() -> None:
         """Changes the deadlines only: no heartbeat comes, and silence still closes the connection."""
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.identify(heartbeat_interval=-1)
             client.identify(heartbeat_interval=1000)
             assert client.recv_until_closed() == b""
@@ -254,8 +254,8 @@ def test_heartbeats_come_each_interval_and_silence_of_two_closes_the_connection(
 # Output buffering
 
 
-def buffering(nsqd: Daemon, topic: str, rdy: int, **fields: int) -> Client:
-    client = Client(nsqd.tcp_address)
+def buffering(nsqd: Instance, topic: str, rdy: int, **fields: int) -> NSQClient:
+    client = NSQClient(nsqd.tcp_address)
     assert client.identify(**fields).data == b"OK"
     client.subscribe(topic, "c", rdy=rdy)
     eventually(lambda: nsqd.channel_stats(topic, "c")["clients"][0]["ready_count"] == rdy)
@@ -265,7 +265,7 @@ def buffering(nsqd: Daemon, topic: str, rdy: int, **fields: int) -> Client:
 LONG = {"output_buffer_timeout": 30000}  # no message of these tests leaves by the clock
 
 
-def test_message_that_fills_the_window_is_sent_at_once(nsqd: Daemon, publisher: Client, topic: str) -> None:
+def test_message_that_fills_the_window_is_sent_at_once(nsqd: Instance, publisher: NSQClient, topic: str) -> None:
     with buffering(nsqd, topic, 1, **LONG) as client:
         for body in (b"a", b"b"):
             publisher.publish(topic, body)
@@ -274,26 +274,26 @@ def test_message_that_fills_the_window_is_sent_at_once(nsqd: Daemon, publisher: 
             client.command(b"FIN " + message.id)
 
 
-def answer_to(client: Client, nsqd: Daemon, topic: str) -> None:
+def answer_to(client: NSQClient, nsqd: Instance, topic: str) -> None:
     client.command(f"PUB other-{topic}".encode(), b"x")
 
 
-def rdy_0(client: Client, nsqd: Daemon, topic: str) -> None:
+def rdy_0(client: NSQClient, nsqd: Instance, topic: str) -> None:
     client.command(b"RDY 0")
 
 
-def pause(client: Client, nsqd: Daemon, topic: str) -> None:
+def pause(client: NSQClient, nsqd: Instance, topic: str) -> None:
     nsqd.http("POST", f"/channel/pause?topic={topic}&channel=c")
 
 
-def full_window(client: Client, nsqd: Daemon, topic: str) -> None:
+def full_window(client: NSQClient, nsqd: Instance, topic: str) -> None:
     for _ in range(8):
         nsqd.http("POST", f"/pub?topic={topic}", b"x")
 
 
 @pytest.mark.parametrize("event", [answer_to, rdy_0, pause, full_window])
 def test_messages_wait_in_the_buffer_until_something_happens(
-    nsqd: Daemon, publisher: Client, topic: str, event: Callable[[Client, Daemon, str], None]
+    nsqd: Instance, publisher: NSQClient, topic: str, event: Callable[[NSQClient, Instance, str], None]
 ) -> None:
     with buffering(nsqd, topic, 10, **LONG) as client:
         publisher.publish(topic, b"0", b"1")
@@ -303,7 +303,7 @@ def test_messages_wait_in_the_buffer_until_something_happens(
         assert event is not answer_to or client.response() == b"OK"
 
 
-def test_full_buffer_is_sent(nsqd: Daemon, publisher: Client, topic: str) -> None:
+def test_full_buffer_is_sent(nsqd: Instance, publisher: NSQClient, topic: str) -> None:
     with buffering(nsqd, topic, 100, output_buffer_size=64, **LONG) as client:
         for _ in range(5):
             publisher.publish(topic, b"x" * 200)
@@ -311,8 +311,8 @@ def test_full_buffer_is_sent(nsqd: Daemon, publisher: Client, topic: str) -> Non
         assert [client.message(timeout=10).body for _ in range(4)] == [b"x" * 200] * 4
 
 
-def test_buffered_message_leaves_with_the_flush_tick(nsqd: Daemon, publisher: Client, topic: str) -> None:
-    client = Client(nsqd.tcp_address)
+def test_buffered_message_leaves_with_the_flush_tick(nsqd: Instance, publisher: NSQClient, topic: str) -> None:
+    client = NSQClient(nsqd.tcp_address)
     began = time.monotonic()
     client.identify(output_buffer_timeout=1000)
     client.subscribe(topic, "c", rdy=10)
@@ -322,7 +322,7 @@ def test_buffered_message_leaves_with_the_flush_tick(nsqd: Daemon, publisher: Cl
 
 
 def test_by_default_a_buffered_message_waits_for_a_quarter_second_at_most(
-    nsqd: Daemon, publisher: Client, topic: str
+    nsqd: Instance, publisher: NSQClient, topic: str
 ) -> None:
     with buffering(nsqd, topic, 10) as client:
         for _ in range(3):
@@ -330,21 +330,21 @@ def test_by_default_a_buffered_message_waits_for_a_quarter_second_at_most(
             assert client.message(timeout=5)
 
 
-def test_unbuffered_client_gets_every_message_at_once(nsqd: Daemon, publisher: Client, topic: str) -> None:
+def test_unbuffered_client_gets_every_message_at_once(nsqd: Instance, publisher: NSQClient, topic: str) -> None:
     with buffering(nsqd, topic, 10, output_buffer_size=-1) as client:
         for body in (b"a", b"b"):
             publisher.publish(topic, body)
             assert client.message(timeout=10).body == body
 
 
-def test_buffer_without_a_timeout_strands_no_message(gnsqd: Daemon, topic: str) -> None:
+def test_buffer_without_a_timeout_strands_no_message(gnsqd: Instance, topic: str) -> None:
     # Corrected (NSQD-COMPAT 0.1, item 2): the real daemon flushes it with the next heartbeat, after up to 30 s.
-    with buffering(gnsqd, topic, 10, output_buffer_timeout=-1) as client, Client(gnsqd.tcp_address) as publisher:
+    with buffering(gnsqd, topic, 10, output_buffer_timeout=-1) as client, NSQClient(gnsqd.tcp_address) as publisher:
         publisher.publish(topic, b"x")
         assert client.message(timeout=10).body == b"x"
 
 
-def in_flight_of(nsqd: Daemon, topic: str, count: int) -> int:
+def in_flight_of(nsqd: Instance, topic: str, count: int) -> int:
     """Returns how many messages are in flight once all `count` of them have been looked at.
 
     The real daemon counts one figure after the other, so two looks in a row must have the same.
@@ -362,7 +362,7 @@ def in_flight_of(nsqd: Daemon, topic: str, count: int) -> int:
 
 def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--max-rdy-count=20000", "--mem-queue-size=20000")
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as publisher:
         answer = client.identify(feature_negotiation=True, sample_rate=42)
         assert json.loads(answer.data)["sample_rate"] == 42
         client.subscribe(topic, "c", rdy=20000)
@@ -376,15 +376,17 @@ def test_sample_rate_gives_about_that_share_of_the_messages(nsqd_factory: Daemon
 def test_sample_rate_of_1_gives_one_in_a_hundred(gnsqd_factory: DaemonFactory, topic: str) -> None:
     # Corrected (NSQD-COMPAT 0.1, item 15): the real daemon gives N + 1 %.
     nsqd = gnsqd_factory("--max-rdy-count=20000", "--mem-queue-size=20000")
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as publisher:
         client.identify(sample_rate=1)
         client.subscribe(topic, "c", rdy=20000)
         publisher.publish(topic, *[b"x"] * 20000)
         assert 120 < in_flight_of(nsqd, topic, 20000) < 290  # 200, give or take six deviations
 
 
-def test_sampling_client_goes_on_after_a_message_it_was_not_given(nsqd: Daemon, publisher: Client, topic: str) -> None:
-    with Client(nsqd.tcp_address) as client:
+def test_sampling_client_goes_on_after_a_message_it_was_not_given(
+    nsqd: Instance, publisher: NSQClient, topic: str
+) -> None:
+    with NSQClient(nsqd.tcp_address) as client:
         client.identify(sample_rate=50)
         client.subscribe(topic, "c", rdy=100)
         for _ in range(40):

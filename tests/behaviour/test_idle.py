@@ -7,21 +7,21 @@ import socket
 import time
 from collections.abc import Iterator
 
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket, wait_until_stopped
+from kit.daemons import DEADLINE, Instance, eventually, open_socket, wait_until_stopped
 from kit.exposition import labels, series
 from kit.http_api import ask, head
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 ROW = r"WARNING: CHANNEL\((\S+)\): (\w+), as it had no consumer for (\S+) - depth (\d+), (\d+) deferred"
 
 
-def actions(nsqd: Daemon) -> list[tuple[str, str, int, int]]:
+def actions(nsqd: Instance) -> list[tuple[str, str, int, int]]:
     """Returns channel, deed, depth and number of deferred messages of each action in the log."""
     return [(name, deed, int(depth), int(late)) for name, deed, _, depth, late in re.findall(ROW, nsqd.log())]
 
 
-def counts(nsqd: Daemon) -> list[float]:
+def counts(nsqd: Instance) -> list[float]:
     found = series(nsqd.http("GET", "/metrics")[2])
     return [found["gnsqd_idle_channels_total", labels(policy=policy)] for policy in ("pause", "empty", "delete")]
 
@@ -38,7 +38,7 @@ def test_channel_is_paused_once_and_not_where_it_is_not_idle(gnsqd_factory: Daem
     nsqd = gnsqd_factory("--channel-idle-timeout=300ms")
     create(nsqd, "other", "e%23ephemeral")
     create(nsqd, "t.idle.dead", "replay")
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("other", "used")
         publish(nsqd, "t", b"1", b"2")
         create(nsqd, "t", "idle")  # has them before it is idle
@@ -61,7 +61,7 @@ def test_time_counts_from_the_last_consumer_or_the_unpausing(gnsqd_factory: Daem
         time: int = nsqd.channel_stats("t", channel)["idle"]["time"]
         return time
 
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c")
         assert "idle" not in nsqd.channel_stats("t", "c")
         eventually(lambda: idle("beside") > 300e6)
@@ -100,7 +100,7 @@ def test_rules_of_a_channel_or_of_all_others_override_the_options(gnsqd_factory:
     nsqd = gnsqd_factory(every, "--channel-rules=t:kept:rate=5")
     create(nsqd, "other", "c")
     create(nsqd, "t", "kept")
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "ruled")
         rules = post(nsqd, "/channel/rules?topic=t&channel=ruled&idle_timeout=0&rate=0")
     none = {"rate": 0, "burst": 0, "ordered": False}
@@ -127,7 +127,7 @@ def test_time_in_which_the_daemon_is_stopped_does_not_count(gnsqd_factory: Daemo
     publish(nsqd, "t", b"1")
     nsqd.send_signal(signal.SIGSTOP)
     wait_until_stopped(nsqd.pid)
-    with Client(nsqd.tcp_address) as consumer, open_socket(nsqd.http_address, DEADLINE) as reader:
+    with NSQClient(nsqd.tcp_address) as consumer, open_socket(nsqd.http_address, DEADLINE) as reader:
         consumer.send(b"SUB t subscribed\nRDY 1\n")
         reader.sendall(head("GET /topic/range?topic=t&channel=read"))
         time.sleep(2)  # longer than the timeout
@@ -168,7 +168,7 @@ DROP_IDLE = ("--overflow-policy=drop-idle", "--channel-idle-timeout=200ms", "--c
 def test_idle_channel_refuses_nobody_and_drops_its_oldest(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory("--max-channel-depth=5", *DROP_IDLE)
     create(nsqd, "t", "used", "idle")
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "used")
         publish(nsqd, "t", *(b"%d" % number for number in range(5)))
         assert ask(nsqd, "POST /pub?topic=t", b"x")[0] == 503
@@ -184,7 +184,7 @@ def test_idle_channel_refuses_nobody_and_drops_its_oldest(gnsqd_factory: DaemonF
         post(nsqd, "/channel/empty?topic=t&channel=used")
         assert [message.body for message in take(nsqd, "t", "idle", 1)] == [b"5"]
         publish(nsqd, "t", b"10")
-        with Client(nsqd.tcp_address) as other:
+        with NSQClient(nsqd.tcp_address) as other:
             other.subscribe("t", "idle")
             assert "channel t:idle" in ask(nsqd, "POST /pub?topic=t", b"x")[1]
     assert actions(nsqd) == []
@@ -205,7 +205,7 @@ def test_idle_channel_makes_room_for_the_bytes_of_others(gnsqd_factory: DaemonFa
     body = b"x" * 70  # 100 bytes in a disk queue
     nsqd = gnsqd_factory("--max-topic-bytes=1000", "--mem-queue-size=2", *DROP_IDLE)
     create(nsqd, "t", "used", "idle")
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "used")
         publish(nsqd, "t", *([body] * 5))
         assert ask(nsqd, "POST /pub?topic=t", body)[0] == 503

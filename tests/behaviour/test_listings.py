@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, interpreter, own_command
+from kit.daemons import Instance, interpreter, own_command
 from kit.traffic import create, post, take
 
 PROGRAM = """
@@ -24,7 +24,7 @@ TOPICS = [f"t{number}" for number in range(20)]
 def test_data_path_is_listed_at_the_start_and_not_for_each_queue(tmp_path: Path, flag: str) -> None:
     noted = tmp_path / "noted"
     command = [*interpreter(own_command()), "-P", "-c", PROGRAM, str(noted)]
-    with Daemon(command, tmp_path / "data", flag) as daemon:
+    with Instance(command, tmp_path / "data", flag) as daemon:
         for topic in TOPICS:
             create(daemon, topic, "c")
             post(daemon, f"/channel/delete?topic={topic}&channel=c")

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, eventually, own_command
-from kit.nsq_client import Client, mpub_body
+from kit.daemons import Instance, eventually, own_command
+from kit.nsq_client import NSQClient, mpub_body
 from kit.pairs import running_pair
 from kit.peer_program import start_nsqlookupd
 from kit.upgraded_client import UpgradedClient
@@ -44,7 +44,7 @@ PERHAPS = {
 }  # fmt: skip
 
 
-def lines(nsqd: Daemon) -> list[str]:
+def lines(nsqd: Instance) -> list[str]:
     """Returns the log's lines from the level on; clients are numbered as they came."""
     clients: dict[str, str] = {}
 
@@ -74,7 +74,7 @@ def without(lines: list[str], *tables: dict[str, str]) -> list[str]:
     return [line for line in lines if not any(pattern.fullmatch(line) for pattern in patterns)]
 
 
-def session(nsqd: Daemon) -> None:
+def session(nsqd: Instance) -> None:
     """Does something of everything that is logged, and exits."""
     consume_and_publish(nsqd)
     provoke_errors(nsqd)
@@ -86,25 +86,25 @@ def session(nsqd: Daemon) -> None:
         assert nsqd.terminate() == 0
 
 
-def connect(nsqd: Daemon) -> Client:
+def connect(nsqd: Instance) -> NSQClient:
     """Connects a client and waits for its line, so that the next client comes after it."""
     count = nsqd.log().count("desired protocol magic")
-    client = Client(nsqd.tcp_address)
+    client = NSQClient(nsqd.tcp_address)
     eventually(lambda: nsqd.log().count("desired protocol magic") > count)
     return client
 
 
-def logged(nsqd: Daemon, text: str) -> None:
+def logged(nsqd: Instance, text: str) -> None:
     eventually(lambda: text in nsqd.log(), text)
 
 
-def served(nsqd: Daemon, count: int) -> None:
+def served(nsqd: Instance, count: int) -> None:
     """Waits until this number of clients has come and gone."""
     for what in ("exiting ioloop", "exiting messagePump"):
         eventually(lambda what=what: nsqd.log().count(what) == count, what)  # type: ignore[misc]
 
 
-def consume_and_publish(nsqd: Daemon) -> None:
+def consume_and_publish(nsqd: Instance) -> None:
     with connect(nsqd) as consumer, connect(nsqd) as publisher:
         consumer.identify(client_id="me", hostname="host", user_agent="ua/1.0", feature_negotiation=True)
         consumer.subscribe("t", "c", rdy=1)
@@ -136,10 +136,10 @@ def consume_and_publish(nsqd: Daemon) -> None:
             served(nsqd, number)
 
 
-def provoke_errors(nsqd: Daemon) -> None:
-    with Client(nsqd.tcp_address, magic=b"  V1") as client:
+def provoke_errors(nsqd: Instance) -> None:
+    with NSQClient(nsqd.tcp_address, magic=b"  V1") as client:
         client.recv_until_closed()
-    Client(nsqd.tcp_address, magic=b"  V").close()
+    NSQClient(nsqd.tcp_address, magic=b"  V").close()
     logged(nsqd, "failed to read protocol version")
     for data in (
         b"BOGUS a b\n",
@@ -165,16 +165,16 @@ def provoke_errors(nsqd: Daemon) -> None:
         b"DPUB t -1\n",
         b"x" * 20000,
     ):
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.send(data)
             client.recv_until_closed()
     count = nsqd.log().count("exiting ioloop")
     for data in (b"PUB t\n\0\0", b"PUB t\n\0\0\0\3a", b"SUB t"):
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.send(data)
             client.sock.shutdown(socket.SHUT_WR)
             client.recv_until_closed()
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c")
         client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so close is a reset
     served(nsqd, count + 4)
@@ -186,7 +186,7 @@ def provoke_errors(nsqd: Daemon) -> None:
     served(nsqd, count + 5)
 
 
-def steer(nsqd: Daemon) -> None:
+def steer(nsqd: Instance) -> None:
     for line in (
         "POST /topic/create?topic=u", "POST /topic/create?topic=u", "POST /channel/create?topic=u&channel=d",
         "POST /topic/pause?topic=u", "POST /topic/unpause?topic=u", "POST /channel/pause?topic=u&channel=d",
@@ -207,7 +207,7 @@ def steer(nsqd: Daemon) -> None:
         second.recv_until_closed()
 
 
-def end_streams(nsqd: Daemon) -> None:
+def end_streams(nsqd: Instance) -> None:
     """Sends compressed streams that end as they should, in the middle, or with the connection."""
     deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     ended = deflate.compress(b"NOP\n") + deflate.flush()
@@ -236,11 +236,11 @@ def end_streams(nsqd: Daemon) -> None:
         served(nsqd, count + 1)
 
 
-def leave_messages(nsqd: Daemon) -> None:
+def leave_messages(nsqd: Instance) -> None:
     nsqd.http("POST", "/topic/create?topic=w")
     nsqd.http("POST", "/topic/pause?topic=w")
     nsqd.http("POST", "/pub?topic=w", b"x")
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("s", "c", rdy=2)
         nsqd.http("POST", "/mpub?topic=s", b"1\n2\n3\n4")
         message, _ = consumer.message(), consumer.message()
@@ -302,7 +302,9 @@ def test_lines_about_nsqlookupd_are_there_as_often(peer_binary: Callable[[str], 
     for name, command in (("gnsqd", own_command()), ("nsqd", [str(peer_binary("nsqd"))])):
         with start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd") as lookupd:
             flags = [f"--lookupd-tcp-address={address}" for address in (lookupd.address["TCP"], "127.0.0.1:1")]
-            with Daemon(command, tmp_path / name, "--log-level=debug", "--broadcast-address=127.0.0.1", *flags) as nsqd:
+            with Instance(
+                command, tmp_path / name, "--log-level=debug", "--broadcast-address=127.0.0.1", *flags
+            ) as nsqd:
                 steer_with_nsqlookupd(nsqd)
                 assert nsqd.terminate() == 0
             known = {lookupd.address["TCP"]: "TCP", lookupd.address["HTTP"]: "HTTP"}
@@ -318,7 +320,7 @@ def test_lines_about_nsqlookupd_are_there_as_often(peer_binary: Callable[[str], 
     assert len(found[0]) > 20
 
 
-def steer_with_nsqlookupd(nsqd: Daemon) -> None:
+def steer_with_nsqlookupd(nsqd: Instance) -> None:
     logged(nsqd, "peer info")
     logged(nsqd, "LOOKUP connecting to 127.0.0.1:1")
     for times, target in enumerate([
@@ -329,7 +331,7 @@ def steer_with_nsqlookupd(nsqd: Daemon) -> None:
         logged_both(nsqd, times)
 
 
-def logged_both(nsqd: Daemon, times: int) -> None:
+def logged_both(nsqd: Instance, times: int) -> None:
     def reported() -> tuple[int, int]:
         return len(re.findall(r"(?:topic|channel) (?:UN)?REGISTER t", nsqd.log())), len(
             re.findall("REGISTER t.* - dial tcp", nsqd.log())

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, address_of, eventually, free_port, open_socket, own_command, run_to_end
+from kit.daemons import DEADLINE, Instance, address_of, eventually, free_port, open_socket, own_command, run_to_end
 from kit.http_api import ask, read_all
-from kit.lookupds import EMBEDDED, EmbeddedLookupd, own_lookupd_command
-from kit.nsq_client import Client
+from kit.lookupds import EMBEDDED, LookupdInside, own_lookupd_command
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory
 
 LINE = re.compile(rb"\[nsq(?:lookup)?d\] [\d/]{10} [\d:.]{15} (?:INFO|WARNING): .*")
@@ -97,7 +97,7 @@ def test_daemon_goes_on_without_lines_that_nobody_reads(program: str, kind: str,
 
 def test_client_at_the_wrong_port_is_a_warning_once_a_minute(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*EMBEDDED)
-    lookupd = EmbeddedLookupd(nsqd)
+    lookupd = LookupdInside(nsqd)
     of_lookupd = address_of(lookupd.tcp_address), address_of(lookupd.http_address)
     expected = []
     for daemon, magic, (tcp, web) in (
@@ -132,8 +132,8 @@ def fields(log: str, text: str) -> dict[str, str]:
 
 def test_json_lines_have_what_the_text_names(tmp_path: Path) -> None:
     flags = "--log-format=json", "--log-prefix=[node-7] ", "--channel-idle-timeout=1ms"
-    with Daemon(own_command(), tmp_path / "data", *flags) as nsqd:
-        with Client(nsqd.tcp_address) as client:
+    with Instance(own_command(), tmp_path / "data", *flags) as nsqd:
+        with NSQClient(nsqd.tcp_address) as client:
             client.subscribe("t", "c")
             local = "{}:{}".format(*client.sock.getsockname())
             client.command(b"BOGUS")

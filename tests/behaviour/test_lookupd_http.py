@@ -13,12 +13,12 @@ import pytest
 
 from kit.daemons import address_of, eventually
 from kit.http_api import Answer, head, message, read_all, split_responses, whole_answer
-from kit.lookupds import IDENTITY, Lookupd, LookupdPair, Registrant, lists_sorted, normal, own_lookupd_command
+from kit.lookupds import IDENTITY, LookupdPair, Registrant, RunningLookupd, lists_sorted, normal, own_lookupd_command
 
 pytestmark = pytest.mark.peer
 
 
-def ask(lookupd: Lookupd, request: bytes) -> Answer:
+def ask(lookupd: RunningLookupd, request: bytes) -> Answer:
     found = whole_answer(address_of(lookupd.http_address), request, normal)
     return found._replace(body=in_order(found.body))
 
@@ -74,7 +74,7 @@ def test_every_endpoint_and_error_is_that_of_nsqlookupd(lookupd_pair: LookupdPai
                 assert ours == real, f"{line} after {request}"
 
 
-def logged(lookupd: Lookupd) -> list[str]:
+def logged(lookupd: RunningLookupd) -> list[str]:
     """Returns the lines about requests and names, without what differs, those of one deletion in order."""
     lines = [re.sub(r"^\S+ \S+ \S+ ", "", line) for line in normal(lookupd.log()).splitlines()]
     lines = [re.sub(r" [\d.]+(ns|\u00b5s|ms|s)$", " D", line) for line in lines]
@@ -134,7 +134,7 @@ def command(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path]) 
 
 
 def test_producer_that_is_not_heard_of_is_hidden_until_it_pings(command: list[str], tmp_path: Path) -> None:
-    lookupd = Lookupd(command, tmp_path / "lookupd", "--inactive-producer-timeout=500ms")
+    lookupd = RunningLookupd(command, tmp_path / "lookupd", "--inactive-producer-timeout=500ms")
     with lookupd, Registrant(lookupd) as nsqd:
         for _ in range(2):
             nsqd.register("t c")  # which does not count as a sign of life
@@ -148,7 +148,7 @@ def test_producer_that_is_not_heard_of_is_hidden_until_it_pings(command: list[st
 
 
 def test_tombstone_hides_a_producer_of_a_topic_for_its_lifetime(command: list[str], tmp_path: Path) -> None:
-    lookupd = Lookupd(command, tmp_path / "lookupd", "--tombstone-lifetime=2s")
+    lookupd = RunningLookupd(command, tmp_path / "lookupd", "--tombstone-lifetime=2s")
     with (
         lookupd,
         Registrant(lookupd) as nsqd,
@@ -178,7 +178,7 @@ def test_tombstone_hides_a_producer_of_a_topic_for_its_lifetime(command: list[st
 
 
 def test_names_beyond_the_limit_are_refused(tmp_path: Path) -> None:
-    with Lookupd(own_lookupd_command(), tmp_path / "lookupd", "--max-registrations=2") as lookupd:
+    with RunningLookupd(own_lookupd_command(), tmp_path / "lookupd", "--max-registrations=2") as lookupd:
         assert ask(lookupd, head("POST /channel/create?topic=t&channel=c")).status == 200
         for path in ("topic/create?topic=u", "channel/create?topic=t&channel=d"):
             assert ask(lookupd, head(f"POST /{path}"))[::3] == (503, message("TOO_MANY_REGISTRATIONS"))
@@ -187,7 +187,7 @@ def test_names_beyond_the_limit_are_refused(tmp_path: Path) -> None:
         assert ask(lookupd, head("POST /channel/create?topic=u&channel=d")).status == 200
 
 
-def test_large_body_ends_the_connection(lookupd: Lookupd) -> None:
+def test_large_body_ends_the_connection(lookupd: RunningLookupd) -> None:
     with lookupd.connect("http") as sock:
         sock.sendall(head("POST /topic/create?topic=t", f"Content-Length: {1 << 30}") + b"x" * 100_000)
         (answer,) = split_responses(read_all(sock))
@@ -196,7 +196,7 @@ def test_large_body_ends_the_connection(lookupd: Lookupd) -> None:
 
 def test_http_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     flags = ["--max-http-connections=1", "--http-idle-timeout=1s"]
-    with Lookupd(own_lookupd_command(), tmp_path / "lookupd", *flags) as lookupd:
+    with RunningLookupd(own_lookupd_command(), tmp_path / "lookupd", *flags) as lookupd:
         with lookupd.connect("http") as first:
             first.sendall(head("GET /ping"))
             assert first.recv(4096).startswith(b"HTTP/1.1 200")
@@ -206,7 +206,7 @@ def test_http_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
         eventually(lambda: _answers(lookupd))
 
 
-def _answers(lookupd: Lookupd) -> bool:
+def _answers(lookupd: RunningLookupd) -> bool:
     try:
         return ask(lookupd, head("GET /ping")).status == 200
     except (OSError, ValueError):

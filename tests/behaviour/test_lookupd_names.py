@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, eventually, free_port, own_command
+from kit.daemons import Instance, eventually, free_port, own_command
 from kit.exposition import labels, series
-from kit.lookupds import Lookupd, own_lookupd_command
+from kit.lookupds import RunningLookupd, own_lookupd_command
 from kit.traffic import create
 
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"']
@@ -49,22 +49,24 @@ def hosts(tmp_path: Path) -> Hosts:
 
 
 @pytest.fixture
-def lookupds(hosts: Hosts, tmp_path: Path) -> Iterator[list[Lookupd]]:
+def lookupds(hosts: Hosts, tmp_path: Path) -> Iterator[list[RunningLookupd]]:
     port, addresses = free_port(), ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     with ExitStack() as stack:
-        made = [Lookupd(own_lookupd_command(), tmp_path / host, ports=(port, 0), host=host) for host in addresses]
+        made = [
+            RunningLookupd(own_lookupd_command(), tmp_path / host, ports=(port, 0), host=host) for host in addresses
+        ]
         yield [stack.enter_context(lookupd) for lookupd in made]
 
 
 @pytest.fixture
-def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., Instance]]:
     """Starts a daemon that reads `hosts`."""
     with ExitStack() as stack:
         command = [*hosts.command, *own_command()]
-        yield lambda *flags: stack.enter_context(Daemon(command, tmp_path / "data", *flags))
+        yield lambda *flags: stack.enter_context(Instance(command, tmp_path / "data", *flags))
 
 
-def connected(nsqd: Daemon, *addresses: str) -> None:
+def connected(nsqd: Instance, *addresses: str) -> None:
     """Waits until these are its nsqlookupds, and have all registrations."""
 
     def shown() -> dict[object, float]:
@@ -76,7 +78,7 @@ def connected(nsqd: Daemon, *addresses: str) -> None:
 
 
 def test_nsqd_registers_at_all_addresses_of_a_name_as_they_change(
-    start: Callable[..., Daemon], hosts: Hosts, lookupds: list[Lookupd]
+    start: Callable[..., Instance], hosts: Hosts, lookupds: list[RunningLookupd]
 ) -> None:
     one, two, three = lookupds
     hosts.write("127.0.0.1", "127.0.0.2")

@@ -14,7 +14,15 @@ import pytest
 
 from kit.daemons import DEADLINE, accepted_at_end, address_of, eventually, free_port, run_to_end
 from kit.http_api import read_all
-from kit.lookupds import REAL_COMMAND, Lookupd, LookupdPair, Registrant, handles_signals, normal, own_lookupd_command
+from kit.lookupds import (
+    REAL_COMMAND,
+    LookupdPair,
+    Registrant,
+    RunningLookupd,
+    handles_signals,
+    normal,
+    own_lookupd_command,
+)
 
 pytestmark = pytest.mark.peer
 
@@ -90,7 +98,7 @@ def start(tmp_path: Path, peer_binary: Callable[[str], Path]) -> Iterator[Callab
 
         def start_both(*flags: str) -> LookupdPair:
             ours, real = (
-                stack.enter_context(Lookupd(command, tmp_path / name, *flags))
+                stack.enter_context(RunningLookupd(command, tmp_path / name, *flags))
                 for command, name in ((own_lookupd_command(), "gnsqlookupd"), (REAL_COMMAND, "nsqlookupd"))
             )
             return ours, real
@@ -161,7 +169,7 @@ def test_signal_ends_connections_and_exits_with_0(start: Start, number: signal.S
         }
 
 
-def test_exit_does_not_wait_for_clients_without_magic(lookupd: Lookupd) -> None:
+def test_exit_does_not_wait_for_clients_without_magic(lookupd: RunningLookupd) -> None:
     # The real nsqlookupd does.
     with lookupd.connect() as sock:
         eventually(lambda: "new client" in lookupd.log())

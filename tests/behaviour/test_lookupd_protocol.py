@@ -17,10 +17,10 @@ from kit.http_api import read_all
 from kit.lookupds import (
     EMBEDDED,
     IDENTITY,
-    EmbeddedLookupd,
-    Lookupd,
+    LookupdInside,
     LookupdPair,
     Registrant,
+    RunningLookupd,
     identify,
     lists_sorted,
     normal,
@@ -31,21 +31,21 @@ from kit.traffic import DaemonFactory
 pytestmark = pytest.mark.peer
 
 
-def exchange(lookupd: Lookupd, data: bytes) -> str:
+def exchange(lookupd: RunningLookupd, data: bytes) -> str:
     with lookupd.connect() as sock:
         sock.sendall(data)
         sock.shutdown(socket.SHUT_WR)
         return normal(read_all(sock).decode("latin-1"))
 
 
-def log_lines(lookupd: Lookupd) -> list[str]:
+def log_lines(lookupd: RunningLookupd) -> list[str]:
     """Returns the lines without date; sorts consecutive ones about one client's registrations, or about the start."""
     lines = [re.sub(r"^(\S+ )?\S+ \S+ ", r"\1", line) for line in normal(lookupd.log()).splitlines()]
     groups = groupby(lines, lambda line: re.findall("listening| UNREGISTER ", line))
     return [line for key, group in groups for line in (sorted(group) if key else group)]
 
 
-def has_logged_all(lookupd: Lookupd) -> bool:
+def has_logged_all(lookupd: RunningLookupd) -> bool:
     """True if the last line about each client is there: nsqlookupd logs a bad magic after it closed the connection."""
     log = lookupd.log()
     return log.count("TCP: new client(") == len(re.findall(r"ERROR: (?:client\(|failed to read protocol version)", log))
@@ -134,7 +134,7 @@ def test_every_command_and_error_is_answered_and_logged_as_by_nsqlookupd(lookupd
     assert [line.replace("\\udc", "\\x") for line in log_lines(lookupd_pair[0])] == log_lines(lookupd_pair[1])
 
 
-def contents(lookupd: Lookupd) -> dict[str, object]:
+def contents(lookupd: RunningLookupd) -> dict[str, object]:
     paths = ["/topics", "/nodes", "/debug", "/channels?topic=t", "/channels?topic=*", "/lookup?topic=*"]
     paths += ["/channels?topic=e%23ephemeral"]
     if not lookupd.ask("/topics")["topics"]:
@@ -143,7 +143,7 @@ def contents(lookupd: Lookupd) -> dict[str, object]:
     return {path: lists_sorted(json.loads(normal(text))) for path, text in answers.items()}
 
 
-def is_gone(lookupd: Lookupd, name: str) -> bool:
+def is_gone(lookupd: RunningLookupd, name: str) -> bool:
     return all(row["hostname"] != name for row in lookupd.producers())
 
 
@@ -175,7 +175,7 @@ def test_registrations_come_and_go_as_in_nsqlookupd(lookupd_pair: LookupdPair) -
             assert contents(lookupd_pair[0]) == contents(lookupd_pair[1]), step
 
 
-def test_ephemeral_name_goes_with_its_last_producer_in_whatever_way(lookupd: Lookupd) -> None:
+def test_ephemeral_name_goes_with_its_last_producer_in_whatever_way(lookupd: RunningLookupd) -> None:
     # The real one keeps it for ever unless the last producer unregisters that very name.
     with Registrant(lookupd) as one, Registrant(lookupd) as other:
         one.register("t c", "t d#ephemeral", "t f#ephemeral", "e#ephemeral f#ephemeral")
@@ -211,7 +211,7 @@ def test_commands_may_come_in_any_pieces(lookupd_pair: LookupdPair) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), 16385, (1 << 31) - 1])
-def test_size_that_is_negative_or_too_large_is_refused(lookupd: Lookupd, size: int) -> None:
+def test_size_that_is_negative_or_too_large_is_refused(lookupd: RunningLookupd, size: int) -> None:
     # A negative one ends the real nsqlookupd, and a large one takes as much memory.
     with Registrant(lookupd) as other, Registrant(lookupd, None) as nsqd:
         assert nsqd.command(b"IDENTIFY\n" + struct.pack(">i", size)) == b"E_BAD_BODY IDENTIFY failed to read body"
@@ -219,7 +219,7 @@ def test_size_that_is_negative_or_too_large_is_refused(lookupd: Lookupd, size: i
         assert other.command(b"PING\n") == b"OK"
 
 
-def test_longest_line_and_body_are_taken(lookupd: Lookupd) -> None:
+def test_longest_line_and_body_are_taken(lookupd: RunningLookupd) -> None:
     with Registrant(lookupd, {**IDENTITY, "version": "v" * 16000}) as nsqd:
         assert nsqd.command(b"PING " + b"x" * (16384 - 6) + b"\n") == b"OK"
         nsqd.sock.sendall(b"x" * 16384)
@@ -229,7 +229,7 @@ def test_longest_line_and_body_are_taken(lookupd: Lookupd) -> None:
 
 def test_registrations_beyond_the_limit_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     with (
-        Lookupd(own_lookupd_command(), tmp_path / "ours", "--max-registrations=6") as lookupd,
+        RunningLookupd(own_lookupd_command(), tmp_path / "ours", "--max-registrations=6") as lookupd,
         Registrant(lookupd) as nsqd,
     ):
         nsqd.register("t c", "t")  # a topic, a channel, and a registration for each
@@ -245,7 +245,7 @@ def test_registrations_beyond_the_limit_are_refused_and_nothing_is_lost(tmp_path
 
 def test_client_without_magic_is_disconnected(tmp_path: Path) -> None:
     with (
-        Lookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=1s") as lookupd,
+        RunningLookupd(own_lookupd_command(), tmp_path / "ours", "--magic-timeout=1s") as lookupd,
         Registrant(lookupd) as nsqd,
     ):
         with lookupd.connect() as sock:
@@ -255,7 +255,7 @@ def test_client_without_magic_is_disconnected(tmp_path: Path) -> None:
 
 
 def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
-    with Lookupd(own_lookupd_command(), tmp_path / "ours", "--max-tcp-connections=2") as lookupd:
+    with RunningLookupd(own_lookupd_command(), tmp_path / "ours", "--max-tcp-connections=2") as lookupd:
         with Registrant(lookupd), Registrant(lookupd) as second:
             with lookupd.connect() as sock:
                 assert read_all(sock) == b""
@@ -284,9 +284,9 @@ def test_bad_clients_harm_nobody(gnsqd_factory: DaemonFactory, tmp_path: Path, e
     with ExitStack() as stack:
         daemon = gnsqd_factory(*EMBEDDED) if embedded else None
         if daemon is not None:
-            lookupd: Lookupd = EmbeddedLookupd(daemon)
+            lookupd: RunningLookupd = LookupdInside(daemon)
         else:
-            lookupd = stack.enter_context(Lookupd(own_lookupd_command(), tmp_path / "ours"))
+            lookupd = stack.enter_context(RunningLookupd(own_lookupd_command(), tmp_path / "ours"))
         own = len(lookupd.producers())
         with ExitStack() as clients, Registrant(lookupd) as nsqd:
             for number in range(200):

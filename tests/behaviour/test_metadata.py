@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, eventually, own_command
-from kit.nsq_client import Client
+from kit.daemons import Instance, eventually, own_command
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post
 
 Topics = dict[str, tuple[bool, dict[str, bool]]]  # topic -> (paused, {channel: paused})
 
 
-def on_disk(nsqd: Daemon) -> Topics:
+def on_disk(nsqd: Instance) -> Topics:
     document = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())
     assert (list(document), document["version"]) == (["topics", "version"], "1.3.0")
     return {
@@ -30,7 +30,7 @@ def on_disk(nsqd: Daemon) -> Topics:
     }
 
 
-def alive(nsqd: Daemon) -> Topics:
+def alive(nsqd: Instance) -> Topics:
     return {
         topic["topic_name"]: (topic["paused"], {entry["channel_name"]: entry["paused"] for entry in topic["channels"]})
         for topic in nsqd.stats()["topics"]
@@ -38,7 +38,7 @@ def alive(nsqd: Daemon) -> Topics:
 
 
 @contextmanager
-def frozen(nsqd: Daemon) -> Iterator[None]:
+def frozen(nsqd: Instance) -> Iterator[None]:
     """Stops the daemon meanwhile, and leaves its files as SIGKILL would."""
     nsqd.send_signal(signal.SIGSTOP)
     try:
@@ -48,7 +48,7 @@ def frozen(nsqd: Daemon) -> Iterator[None]:
         nsqd.send_signal(signal.SIGCONT)
 
 
-def logged(nsqd: Daemon, level: str) -> list[str]:
+def logged(nsqd: Instance, level: str) -> list[str]:
     return [line.partition(f" {level}: ")[2] for line in nsqd.log().splitlines() if f" {level}: " in line]
 
 
@@ -65,12 +65,12 @@ STEPS: list[tuple[str, bool, dict[str, bool] | None]] = [  # what is done, and w
 ]
 
 
-def test_what_was_answered_is_on_disk(gnsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_answered_is_on_disk(gnsqd: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     # Corrected (0.1, items 20 and 22): the real daemon answers first, and fails about half of the deletions.
-    monkeypatch.setattr(Daemon, "preloaded", False)  # so that `frozen` can wait for a child of this process
+    monkeypatch.setattr(Instance, "preloaded", False)  # so that `frozen` can wait for a child of this process
     gnsqd.restart()
     expected: Topics = {}
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         for number in range(6):
             for step, paused, channels in STEPS:
                 topic = f"t{number}"
@@ -86,7 +86,7 @@ def test_what_was_answered_is_on_disk(gnsqd: Daemon, monkeypatch: pytest.MonkeyP
     assert alive(gnsqd.start()) == expected
 
 
-def test_what_many_connections_create_and_delete_at_a_time_is_all_on_disk(gnsqd: Daemon) -> None:
+def test_what_many_connections_create_and_delete_at_a_time_is_all_on_disk(gnsqd: Instance) -> None:
     def work(worker: int) -> None:
         for number in range(8):
             topic = f"t{worker}.{number}"
@@ -104,8 +104,8 @@ def test_what_many_connections_create_and_delete_at_a_time_is_all_on_disk(gnsqd:
     assert alive(gnsqd.start()) == expected
 
 
-def test_creations_of_publishers_and_consumers_are_soon_on_disk(nsqd: Daemon) -> None:
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as other:
+def test_creations_of_publishers_and_consumers_are_soon_on_disk(nsqd: Instance) -> None:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as other:
         client.publish("pub", b"x")
         client.publish("mpub", b"x", b"y")
         client.command(b"DPUB dpub 1", b"x")
@@ -119,7 +119,7 @@ def test_creations_of_publishers_and_consumers_are_soon_on_disk(nsqd: Daemon) ->
         eventually(lambda: on_disk(nsqd) == expected | {"sub": (False, {"c": False})})
 
 
-def test_file_is_private_and_nothing_temporary_stays(nsqd: Daemon) -> None:
+def test_file_is_private_and_nothing_temporary_stays(nsqd: Instance) -> None:
     for topic in ("a", "b"):
         create(nsqd, topic, "c")
         post(nsqd, f"/topic/pause?topic={topic}")
@@ -130,7 +130,7 @@ def test_file_is_private_and_nothing_temporary_stays(nsqd: Daemon) -> None:
     assert not list(nsqd.data_path.glob("*.tmp"))
 
 
-def test_what_cannot_be_written_down_is_done_nevertheless(nsqd: Daemon) -> None:
+def test_what_cannot_be_written_down_is_done_nevertheless(nsqd: Instance) -> None:
     create(nsqd, "gone")
     eventually(lambda: "gone" in on_disk(nsqd))
     path = nsqd.data_path / "nsqd.dat"
@@ -171,9 +171,9 @@ def test_metadata_of_a_daemon_before_1_0_is_left_alone_and_can_be_renamed(nsqd_f
     assert alive(nsqd.start()) == on_disk(nsqd) == {"old": (False, {"c": True})}
 
 
-def test_leftovers_of_killed_and_real_daemons_are_removed(gnsqd: Daemon, peer_binary: Callable[[str], Path]) -> None:
+def test_leftovers_of_killed_and_real_daemons_are_removed(gnsqd: Instance, peer_binary: Callable[[str], Path]) -> None:
     # Due times of a queue that the real daemon has deleted, and unfinished files.
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         for topic in ("gone", "kept"):
             client.command(f"DPUB {topic} 3600000".encode(), b"x")
             assert client.response() == b"OK"

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.exposition import OPENMETRICS, Labels, Series, labels, series
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 OF_TOPIC, OF_CHANNEL = labels(topic="t"), labels(topic="t", channel="c")
@@ -20,7 +20,7 @@ STORES = {
 ROUNDING = 1e-3  # seconds: wall clock and monotonic clock are not read at once
 
 
-def scrape(daemon: Daemon, accept: str = "text/plain;version=0.0.4") -> Series:
+def scrape(daemon: Instance, accept: str = "text/plain;version=0.0.4") -> Series:
     status, headers, page = daemon.http("GET", "/metrics", headers={"Accept": accept})
     assert status == 200
     assert headers["Content-Type"].startswith(accept.split(";")[0])
@@ -29,7 +29,7 @@ def scrape(daemon: Daemon, accept: str = "text/plain;version=0.0.4") -> Series:
 
 def test_page_has_the_clients_and_latencies_of_the_daemon(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory("--metrics-clients", "--e2e-processing-latency-percentile=0.5,1")
-    with Client(daemon.tcp_address) as producer, Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as producer, NSQClient(daemon.tcp_address) as consumer:
         producer.identify(client_id="p", hostname="where\npublished")
         producer.publish("t", b"hello")
         consumer.identify(client_id="c")
@@ -58,7 +58,7 @@ def test_page_has_the_clients_and_latencies_of_the_daemon(gnsqd_factory: DaemonF
 
 def test_messages_that_a_full_ephemeral_topic_or_channel_drops_are_counted(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory("--mem-queue-size=2")
-    with Client(daemon.tcp_address) as publisher, Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as publisher, NSQClient(daemon.tcp_address) as consumer:
         publisher.publish("t#ephemeral", *[b"x"] * 5)
         consumer.subscribe("t#ephemeral", "c#ephemeral")
         publisher.publish("t#ephemeral", b"y")
@@ -68,8 +68,12 @@ def test_messages_that_a_full_ephemeral_topic_or_channel_drops_are_counted(gnsqd
         assert scrape(daemon)["gnsqd_topic_dropped_messages_total", labels(topic="t#ephemeral")] == 3
 
 
-def test_finished_messages_and_rdy_counts_add_up(gnsqd: Daemon) -> None:
-    with Client(gnsqd.tcp_address) as one, Client(gnsqd.tcp_address) as other, Client(gnsqd.tcp_address) as publisher:
+def test_finished_messages_and_rdy_counts_add_up(gnsqd: Instance) -> None:
+    with (
+        NSQClient(gnsqd.tcp_address) as one,
+        NSQClient(gnsqd.tcp_address) as other,
+        NSQClient(gnsqd.tcp_address) as publisher,
+    ):
         one.subscribe("t", "c", rdy=5)
         other.subscribe("t", "c")
         publisher.publish("t", *[b"x"] * 4)
@@ -89,7 +93,7 @@ def test_finished_messages_and_rdy_counts_add_up(gnsqd: Daemon) -> None:
 # Ages
 
 
-def timed_age(daemon: Daemon, its: Labels) -> tuple[float, int, int]:
+def timed_age(daemon: Instance, its: Labels) -> tuple[float, int, int]:
     """Returns the age that a scrape shows, and the wall clock before and after it in ns."""
     before = time.time_ns()
     age = scrape(daemon)[f"gnsqd_{'channel' if its == OF_CHANNEL else 'topic'}_oldest_message_age_seconds", its]
@@ -105,7 +109,7 @@ def assert_age_since(since: int, timed: tuple[float, int, int]) -> None:
 def test_age_is_that_of_the_message_that_comes_next(gnsqd_factory: DaemonFactory, store: str) -> None:
     # The topic's, as long as there is no channel, and then the channel's.
     daemon = gnsqd_factory(*STORES[store])
-    with Client(daemon.tcp_address) as publisher, Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as publisher, NSQClient(daemon.tcp_address) as consumer:
         publisher.publish("t", b"x")
         publisher.publish("t", b"x")
         of_first = [timed_age(daemon, OF_TOPIC)]
@@ -122,7 +126,7 @@ def test_age_is_that_of_the_message_that_comes_next(gnsqd_factory: DaemonFactory
         of_second = [timed_age(daemon, OF_CHANNEL), timed_age(daemon, OF_CHANNEL)]
     daemon.restart()
     of_second.append(timed_age(daemon, OF_CHANNEL))
-    with Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=2)
         second, third = sorted((consumer.message() for _ in range(2)), key=lambda message: message.timestamp)
         wait_for(daemon, "t", "c", depth=0)
@@ -134,8 +138,8 @@ def test_age_is_that_of_the_message_that_comes_next(gnsqd_factory: DaemonFactory
         assert_age_since(second.timestamp, timed)
 
 
-def test_age_of_a_deferred_message_begins_when_it_is_due(gnsqd: Daemon) -> None:
-    with Client(gnsqd.tcp_address) as publisher, Client(gnsqd.tcp_address) as consumer:
+def test_age_of_a_deferred_message_begins_when_it_is_due(gnsqd: Instance) -> None:
+    with NSQClient(gnsqd.tcp_address) as publisher, NSQClient(gnsqd.tcp_address) as consumer:
         create(gnsqd, "t", "c")
         publisher.command(b"DPUB t 500", b"x")
         assert publisher.response() == b"OK"
@@ -151,7 +155,7 @@ def test_age_of_a_deferred_message_begins_when_it_is_due(gnsqd: Daemon) -> None:
 # Bytes on disk
 
 
-def bytes_of(daemon: Daemon, pattern: str) -> int:
+def bytes_of(daemon: Instance, pattern: str) -> int:
     return sum(path.stat().st_size for path in daemon.data_path.glob(pattern) if ".meta." not in path.name)
 
 
@@ -172,7 +176,7 @@ def test_bytes_on_disk_are_those_of_the_files(
             bytes_of(daemon, channel_files),
         )
 
-    with Client(daemon.tcp_address) as publisher, Client(daemon.tcp_address) as consumer:
+    with NSQClient(daemon.tcp_address) as publisher, NSQClient(daemon.tcp_address) as consumer:
         publisher.publish("t", *[b"x" * 100] * 50)
         assert bytes_of(daemon, topic_files) > 5000
         eventually(shows_sizes)

@@ -16,9 +16,9 @@ from threading import Thread
 import pytest
 
 from gnsqd.options import OPTIONS
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from kit.http_api import ask
-from kit.nsq_client import ERROR, Client, Frame, sized, split_frames
+from kit.nsq_client import ERROR, Frame, NSQClient, sized, split_frames
 from kit.traffic import DaemonFactory
 
 TESTS = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ def test_log_shows_what_is_severe_enough(nsqd_factory: DaemonFactory, tmp_path: 
     def log(level: str) -> str:
         sockets = [f"--{kind}-address={tmp_path}/{level}-{kind}" for kind in ("tcp", "http")]  # no port to wait for
         nsqd = nsqd_factory(*sockets, f"--log-level={level}")
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.command(b"NOP\nBOGUS")
             client.recv_until_closed()
         nsqd.terminate()
@@ -54,7 +54,7 @@ def test_log_shows_what_is_severe_enough(nsqd_factory: DaemonFactory, tmp_path: 
     assert log("FATAL") == ""
 
 
-def shown_options(nsqd: Daemon) -> dict[str, str]:
+def shown_options(nsqd: Instance) -> dict[str, str]:
     keys = [option.cfg for option in OPTIONS if option.cfg and not option.ours]
     # nsqd calls a list that the config file left empty null
     shown = {key: ask(nsqd, f"GET /config/{key}")[1].replace("null", "[]") for key in keys}
@@ -65,7 +65,7 @@ def shown_options(nsqd: Daemon) -> dict[str, str]:
 def test_deprecated_flags_change_nothing(nsqd_factory: DaemonFactory) -> None:
     with_them, without = nsqd_factory("--verbose", "--worker-id=true"), nsqd_factory()
     assert shown_options(with_them) == shown_options(without)
-    with Client(with_them.tcp_address) as client:
+    with NSQClient(with_them.tcp_address) as client:
         client.publish("t", b"x")
     assert " DEBUG: " not in with_them.log()
 
@@ -75,7 +75,7 @@ def test_example_config_file_changes_nothing(nsqd_factory: DaemonFactory) -> Non
 
 
 def test_every_message_id_contains_the_node_id(nsqd_factory: DaemonFactory) -> None:
-    with Client(nsqd_factory("--node-id=677").tcp_address) as client:
+    with NSQClient(nsqd_factory("--node-id=677").tcp_address) as client:
         client.subscribe("t", "c", rdy=10)
         client.send(b"PUB t\n\x00\x00\x00\x01x" * 10)
         frames = [client.frame() for _ in range(20)]
@@ -85,7 +85,7 @@ def test_every_message_id_contains_the_node_id(nsqd_factory: DaemonFactory) -> N
 
 def test_there_is_no_http_without_an_address(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--http-address=")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.publish("t", b"x")
     nsqd.terminate()
     assert "TCP: listening on " in nsqd.log()
@@ -97,7 +97,7 @@ def test_data_is_in_the_data_path_or_else_in_the_working_directory(nsqd_factory:
     elsewhere.mkdir()
     for flag, directory in (("--data-path=", None), (f"--data-path={elsewhere}", elsewhere)):
         nsqd = nsqd_factory(flag)  # in a working directory of its own
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.publish("t", b"x")
         nsqd.terminate()
         names = {path.name for path in (directory or nsqd.data_path).iterdir()}
@@ -107,20 +107,20 @@ def test_data_is_in_the_data_path_or_else_in_the_working_directory(nsqd_factory:
 # Disk
 
 
-def data_files(nsqd: Daemon, topic: str) -> list[int]:
+def data_files(nsqd: Instance, topic: str) -> list[int]:
     return [path.stat().st_size for path in sorted(nsqd.data_path.glob(f"{topic}.diskqueue.0*.dat"))]
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(180, [180, 120]), (179, [120, 120, 60]), (-1, [60] * 5)])
 def test_files_are_as_long_as_the_option_allows(nsqd_factory: DaemonFactory, limit: int, sizes: list[int]) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0", f"--max-bytes-per-file={limit}")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         for _ in range(5):
             client.publish("t", b"x" * 30)  # with 30 bytes before it on disk
     assert data_files(nsqd, "t") == sizes
 
 
-def synced_depth(nsqd: Daemon, topic: str) -> int:
+def synced_depth(nsqd: Instance, topic: str) -> int:
     """Returns the depth in the meta file, which is written when the queue is synced."""
     try:
         return int((nsqd.data_path / f"{topic}.diskqueue.meta.dat").read_text().split()[0])
@@ -132,13 +132,13 @@ def test_queues_are_synced_by_number_and_by_time(nsqd_factory: DaemonFactory) ->
     by_number = nsqd_factory("--mem-queue-size=1", "--sync-every=10", "--sync-timeout=1h")
     by_time = nsqd_factory("--mem-queue-size=1", "--sync-every=1000000", "--sync-timeout=100ms")
     for nsqd in (by_number, by_time):
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             for topic, count in (("few", 4), ("many", 26)):  # one of them in memory
                 for _ in range(count):
                     client.publish(topic, b"x")
     eventually(lambda: synced_depth(by_number, "many") >= 10)
     eventually(lambda: (synced_depth(by_time, "few"), synced_depth(by_time, "many")) == (3, 25))
-    with Client(by_number.tcp_address) as clock:  # longer than the default of --sync-timeout
+    with NSQClient(by_number.tcp_address) as clock:  # longer than the default of --sync-timeout
         clock.subscribe("clock", "c", rdy=1)
         clock.command(b"DPUB clock 3000", b"x")
         assert clock.response() == b"OK"
@@ -161,7 +161,7 @@ def test_clients_may_ask_for_what_the_options_allow(nsqd_factory: DaemonFactory)
         ("output_buffer_timeout", 100, 99, "output buffer timeout"),
         ("msg_timeout", 30_000, 30_001, "msg timeout"),
     ):
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             assert client.identify(**{field: value}).data == b"OK"
             client.command(b"IDENTIFY", json.dumps({field: other}).encode())
             text = f"E_BAD_BODY IDENTIFY {name} ({other}) is invalid".encode()
@@ -170,7 +170,7 @@ def test_clients_may_ask_for_what_the_options_allow(nsqd_factory: DaemonFactory)
 
 def test_messages_leave_with_the_daemons_own_flush_tick(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--output-buffer-timeout=1s")
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as publisher:
         began = time.monotonic()
         assert client.identify().data == b"OK"
         client.subscribe("t", "c", rdy=10)
@@ -250,11 +250,11 @@ def test_nsqlookupd_that_hangs_is_given_up_in_time(
 
 def test_numbers_below_zero_do_no_harm(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--sync-every=-1", "--mem-queue-size=0", "--max-bytes-per-file=-1", "--max-rdy-count=-1")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         for _ in range(20):
             client.publish("t", b"x")
     nsqd.restart("--mem-queue-size=0", "--sync-every=-1")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=20)
         assert [client.message().body for _ in range(20)] == [b"x"] * 20
     assert nsqd.terminate() == 0
@@ -262,7 +262,7 @@ def test_numbers_below_zero_do_no_harm(nsqd_factory: DaemonFactory) -> None:
 
 def test_no_message_is_small_enough_for_a_size_below_zero(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--max-msg-size=-1")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.command(b"PUB t", b"x")
         assert split_frames(client.recv_until_closed()) == [Frame(ERROR, b"E_BAD_MESSAGE PUB message too big 1 > -1")]
     assert nsqd.http("GET", "/ping")[0] == 200

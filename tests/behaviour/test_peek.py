@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon
+from kit.daemons import Instance
 from kit.http_api import ask, refusals
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, all_done, create, finish, post, publish, wait_for
 
 
-def peek(nsqd: Daemon, where: str = "channel/peek?topic=t&channel=c", **parameters: object) -> dict[str, Any]:
+def peek(nsqd: Instance, where: str = "channel/peek?topic=t&channel=c", **parameters: object) -> dict[str, Any]:
     query = "".join(f"&{name}={value}" for name, value in parameters.items())
     status, body = ask(nsqd, f"GET /{where}{query}")
     assert status == 200, body
@@ -23,14 +23,14 @@ def bodies(answer: dict[str, Any]) -> list[str]:
     return [row["body"] for row in answer["messages"]]
 
 
-def fill(nsqd: Daemon, *messages: bytes) -> None:
+def fill(nsqd: Instance, *messages: bytes) -> None:
     create(nsqd, "t", "c")
     for body in messages:
         publish(nsqd, "t", body)
     wait_for(nsqd, "t", "c", depth=len(messages))
 
 
-def test_queued_messages_are_shown_with_all_their_fields(gnsqd: Daemon) -> None:
+def test_queued_messages_are_shown_with_all_their_fields(gnsqd: Instance) -> None:
     fill(gnsqd, b"first", "zweite ö <b>".encode(), b"\xff\x00")
     answer = peek(gnsqd)
     assert (answer["depth"], answer["backend_depth"]) == (3, 0)
@@ -40,7 +40,7 @@ def test_queued_messages_are_shown_with_all_their_fields(gnsqd: Daemon) -> None:
     assert base64.b64decode(binary["body_base64"]) == b"\xff\x00"
     assert (binary["size"], binary["attempts"], binary["on_disk"]) == (2, 0, False)
     assert answer["messages"][0]["body_base64"] is None
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=3)
         delivered = [client.message() for _ in range(3)]
     assert [(m.id.decode(), m.timestamp) for m in delivered] == [
@@ -58,7 +58,7 @@ def test_looking_takes_nothing_from_memory_or_disk(gnsqd_factory: DaemonFactory,
         assert bodies(answer) == [body.decode() for body in expected]
         assert [row["on_disk"] for row in answer["messages"]] == [n >= mem_queue_size for n in range(10)]
         assert (answer["depth"], answer["backend_depth"]) == (10, 10 - min(10, mem_queue_size))
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=4)
         got = [client.message() for _ in range(4)]
         # A look in the middle of a delivery changes nothing in what comes next.
@@ -77,7 +77,7 @@ def test_all_files_of_a_queue_are_looked_at(gnsqd_factory: DaemonFactory) -> Non
     fill(nsqd, *[b"%d" % number * 20 for number in range(9)])
     assert len(list(nsqd.data_path.glob("t:c.diskqueue.0*.dat"))) > 3
     assert bodies(peek(nsqd)) == [str(number) * 20 for number in range(9)]
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         for number in range(9):
             got = client.message()
@@ -95,10 +95,10 @@ def test_damage_is_left_for_consumers_to_meet(gnsqd_factory: DaemonFactory) -> N
     assert peek(nsqd)["depth"] == 4
 
 
-def test_in_flight_and_deferred_messages_are_not_shown_but_what_came_back_is(gnsqd: Daemon) -> None:
+def test_in_flight_and_deferred_messages_are_not_shown_but_what_came_back_is(gnsqd: Instance) -> None:
     fill(gnsqd, b"a", b"b")
     post(gnsqd, "/pub?topic=t&defer=60000", b"later")
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         id = client.message().id
         assert bodies(peek(gnsqd)) == ["b"]
@@ -116,7 +116,7 @@ def test_a_topic_without_channels_can_be_looked_at(gnsqd_factory: DaemonFactory)
     assert answer["depth"] == 2
 
 
-def test_an_answer_is_bounded(gnsqd: Daemon) -> None:
+def test_an_answer_is_bounded(gnsqd: Instance) -> None:
     fill(gnsqd, *[b"%02d" % number + b"<" * 200_000 for number in range(12)])
     answer = peek(gnsqd, limit=1000)
     assert 1 < len(answer["messages"]) < 7
@@ -126,7 +126,7 @@ def test_an_answer_is_bounded(gnsqd: Daemon) -> None:
     assert len(peek(gnsqd, limit=2)["messages"]) == 2
 
 
-def test_ten_messages_come_unless_more_are_asked_for(gnsqd: Daemon) -> None:
+def test_ten_messages_come_unless_more_are_asked_for(gnsqd: Instance) -> None:
     fill(gnsqd, *[b"%d" % number for number in range(12)])
     assert len(peek(gnsqd)["messages"]) == 10
     assert len(peek(gnsqd, limit=1000)["messages"]) == 12
@@ -139,6 +139,6 @@ REFUSED = {"POST /channel/peek?topic=t&channel=c": (405, "METHOD_NOT_ALLOWED")} 
 }
 
 
-def test_errors_are_those_of_the_other_endpoints(gnsqd: Daemon) -> None:
+def test_errors_are_those_of_the_other_endpoints(gnsqd: Instance) -> None:
     fill(gnsqd)
     assert refusals(gnsqd, REFUSED) == REFUSED

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gnsqd import preloaded, quick_start
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the variable has no effect")
 
@@ -81,14 +81,14 @@ def command() -> Iterator[str]:
 
 
 @pytest.fixture
-def daemon(command: str, tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon([command], tmp_path / "data") as started:
+def daemon(command: str, tmp_path: Path) -> Iterator[Instance]:
+    with Instance([command], tmp_path / "data") as started:
         assert len(forks()) == 1
         yield started
 
 
 @pytest.mark.parametrize("name, code", [("TERM", 0), ("INT", 0), ("HUP", 0), ("QUIT", 2), ("KILL", -9), ("ABRT", -6)])
-def test_signal_to_the_command_ends_both_and_frees_the_port(daemon: Daemon, name: str, code: int) -> None:
+def test_signal_to_the_command_ends_both_and_frees_the_port(daemon: Instance, name: str, code: int) -> None:
     daemon.send_signal(signal.SIGUSR1)
     daemon.send_signal(signal.Signals[f"SIG{name}"])
     assert daemon.wait() == code
@@ -110,12 +110,12 @@ def test_fork_runs_nothing_before_the_command_confirms(command: str, monkeypatch
         assert printed.read() == b""
 
 
-def test_command_ends_with_its_fork(daemon: Daemon) -> None:
+def test_command_ends_with_its_fork(daemon: Instance) -> None:
     os.kill(forks()[0], signal.SIGKILL)
     assert daemon.wait() == -signal.SIGKILL
 
 
-def test_daemon_goes_on_without_its_parent_and_later_ones_have_another(daemon: Daemon, command: str) -> None:
+def test_daemon_goes_on_without_its_parent_and_later_ones_have_another(daemon: Instance, command: str) -> None:
     ((fork, parent),) = ((fork, processes()[fork]) for fork in forks())
     os.kill(parent, signal.SIGKILL)
     eventually(lambda: parent not in processes(), "the end of the parent")
@@ -134,7 +134,7 @@ def test_fork_has_what_the_command_has(command: str, tmp_path: Path, monkeypatch
     script = 'cd sub && umask 077 && exec "$0" "$@" --config=/dev/stdin <../config'
     monkeypatch.setenv("TZ", "XYZ-9")
     hours = [time.strftime("from stdin %Y/%m/%d %H:", time.gmtime(time.time() + 3600 * 9 + more)) for more in (0, 60)]
-    with Daemon(["sh", "-c", script, command], tmp_path / "data", "--data-path=.") as daemon:
+    with Instance(["sh", "-c", script, command], tmp_path / "data", "--data-path=.") as daemon:
         fork, process = (Path(f"/proc/{pid}") for pid in (*forks(), daemon.pid))
         assert (fork / "limits").read_text() == (process / "limits").read_text()
         assert "\nUmask:\t0077\n" in (fork / "status").read_text()

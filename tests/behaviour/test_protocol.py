@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from kit.daemons import Daemon, eventually
-from kit.nsq_client import ERROR, RESPONSE, Client, Frame, mpub_body, sized, split_frames
+from kit.daemons import Instance, eventually
+from kit.nsq_client import ERROR, RESPONSE, Frame, NSQClient, mpub_body, sized, split_frames
 from kit.traffic import DaemonFactory
 
 LIMITS = ["--max-msg-size=100", "--max-body-size=1000", "--max-rdy-count=50", "--max-channel-consumers=2"]
@@ -17,7 +17,7 @@ CLOSING = SUB + b"CLS\n"
 
 
 @pytest.fixture(scope="module")
-def nsqd(module_factory: DaemonFactory) -> Daemon:
+def nsqd(module_factory: DaemonFactory) -> Instance:
     return module_factory(*LIMITS)
 
 
@@ -130,7 +130,7 @@ REFUSED: list[tuple[bytes, list[bytes]]] = [
 
 @pytest.mark.parametrize("sent, answers", REFUSED)
 def test_refused_command_is_answered_in_its_words_and_the_connection_closes(
-    client: Client, sent: bytes, answers: list[bytes]
+    client: NSQClient, sent: bytes, answers: list[bytes]
 ) -> None:
     client.send(sent)
     assert split_frames(client.recv_until_closed()) == frames(*answers)
@@ -139,7 +139,7 @@ def test_refused_command_is_answered_in_its_words_and_the_connection_closes(
 def test_limit_of_0_allows_no_body(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--max-msg-size=0", "--max-body-size=0")
     for line, of in ((b"PUB t", b"MESSAGE PUB message"), (b"MPUB t", b"BODY MPUB body"), (b"AUTH", b"BODY AUTH body")):
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.send(line + b"\n" + int32(13))
             assert client.error() == b"E_BAD_%b too big 13 > 0" % of
 
@@ -177,27 +177,29 @@ CUT_OFF: list[tuple[bytes, list[bytes]]] = [
 
 
 @pytest.mark.parametrize("sent, answers", CUT_OFF)
-def test_stream_that_ends_in_a_command_gets_what_is_missing(client: Client, sent: bytes, answers: list[bytes]) -> None:
+def test_stream_that_ends_in_a_command_gets_what_is_missing(
+    client: NSQClient, sent: bytes, answers: list[bytes]
+) -> None:
     client.send(sent)
     client.sock.shutdown(socket.SHUT_WR)
     assert split_frames(client.recv_until_closed()) == frames(*answers)
 
 
 @pytest.mark.parametrize("magic", [b"  V1", b"V2  ", b"GET ", b"\x00\x00\x00\x00"])
-def test_other_magic_is_a_bad_protocol(nsqd: Daemon, magic: bytes) -> None:
-    with Client(nsqd.tcp_address, magic=magic) as client:
+def test_other_magic_is_a_bad_protocol(nsqd: Instance, magic: bytes) -> None:
+    with NSQClient(nsqd.tcp_address, magic=magic) as client:
         assert split_frames(client.recv_until_closed()) == [Frame(ERROR, b"E_BAD_PROTOCOL")]
 
 
-def test_stream_that_ends_inside_the_magic_closes_without_a_frame(nsqd: Daemon) -> None:
-    with Client(nsqd.tcp_address, magic=b"  V") as client:
+def test_stream_that_ends_inside_the_magic_closes_without_a_frame(nsqd: Instance) -> None:
+    with NSQClient(nsqd.tcp_address, magic=b"  V") as client:
         client.sock.shutdown(socket.SHUT_WR)
         assert client.recv_until_closed() == b""
     eventually(lambda: "failed to read protocol version - " in nsqd.log())
 
 
-def test_magic_and_commands_may_come_byte_by_byte(nsqd: Daemon, topic: str) -> None:
-    with Client(nsqd.tcp_address, magic=b"") as client:
+def test_magic_and_commands_may_come_byte_by_byte(nsqd: Instance, topic: str) -> None:
+    with NSQClient(nsqd.tcp_address, magic=b"") as client:
         stream = b"  V2PUB %b\r\n" % topic.encode() + sized(b"one") + b"MPUB %b\n" % topic.encode()
         for byte in stream + sized(mpub_body(b"two", b"three")):
             client.send(bytes([byte]))
@@ -207,14 +209,14 @@ def test_magic_and_commands_may_come_byte_by_byte(nsqd: Daemon, topic: str) -> N
 
 @pytest.mark.parametrize(("bad", "error"), [(b"x" * 16384, []), (b"FIN\n", [invalid_state("FIN")])])
 def test_answers_to_what_came_before_a_bad_line_still_arrive(
-    client: Client, nsqd: Daemon, topic: str, bad: bytes, error: list[bytes]
+    client: NSQClient, nsqd: Instance, topic: str, bad: bytes, error: list[bytes]
 ) -> None:
     client.send(b"PUB %b\n" % topic.encode() + sized(b"kept") + bad)
     assert split_frames(client.recv_until_closed()) == frames(b"OK", *error)
     assert nsqd.stats(topic)["topics"][0]["message_count"] == 1
 
 
-def test_pipelined_commands_are_answered_in_order(client: Client, topic: str) -> None:
+def test_pipelined_commands_are_answered_in_order(client: NSQClient, topic: str) -> None:
     name = topic.encode()
     client.send(
         b"NOP\nPUB %b\n" % name + sized(b"a") + b"MPUB %b\n" % name + sized(mpub_body(b"b", b"c")) + b"NOP\n"
@@ -223,7 +225,7 @@ def test_pipelined_commands_are_answered_in_order(client: Client, topic: str) ->
     assert [client.response() for _ in range(6)] == [b"OK", b"OK", b"OK", b"OK", b"CLOSE_WAIT", b"OK"]
 
 
-def test_sizes_at_their_limits_are_taken(client: Client, nsqd: Daemon, topic: str) -> None:
+def test_sizes_at_their_limits_are_taken(client: NSQClient, nsqd: Instance, topic: str) -> None:
     name = topic.encode()
     client.publish(topic, b"x" * 100)
     client.publish(topic, *[b"x" * 100] * 9, b"x" * 52)  # together 1000 bytes
@@ -235,16 +237,16 @@ def test_sizes_at_their_limits_are_taken(client: Client, nsqd: Daemon, topic: st
     assert nsqd.stats(topic)["topics"][0]["message_count"] == 1 + 10 + 199 + 2
 
 
-def test_names_may_use_all_their_characters_and_64_of_them(nsqd: Daemon) -> None:
+def test_names_may_use_all_their_characters_and_64_of_them(nsqd: Instance) -> None:
     names = ["test", "test-with_period.", "test#ephemeral", "0", "-", "t" * 64, "t" * 54 + "#ephemeral"]
     for name in names:
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.subscribe(name, name)
 
 
-def test_failing_mpub_creates_its_topic_without_messages_and_failing_pub_does_not(nsqd: Daemon) -> None:
+def test_failing_mpub_creates_its_topic_without_messages_and_failing_pub_does_not(nsqd: Instance) -> None:
     for command in (b"PUB failing-pub\n", b"DPUB failing-dpub 0\n", b"MPUB failing-mpub\n" + int32(99) + int32(3)):
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.send(command + (sized(b"a") if b"MPUB" in command else b"") + int32(0))
             client.recv_until_closed()
     topics = {entry["topic_name"]: entry["message_count"] for entry in nsqd.stats()["topics"]}
@@ -252,7 +254,7 @@ def test_failing_mpub_creates_its_topic_without_messages_and_failing_pub_does_no
     assert not topics.keys() & {"failing-pub", "failing-dpub"}
 
 
-def test_inner_sizes_of_an_mpub_decide_where_it_ends(client: Client, nsqd: Daemon, topic: str) -> None:
+def test_inner_sizes_of_an_mpub_decide_where_it_ends(client: NSQClient, nsqd: Instance, topic: str) -> None:
     for outer in (1, 900):
         client.send(b"MPUB %b\n" % topic.encode() + int32(outer) + mpub_body(b"a", b"b") + b"PUB %b\n" % topic.encode())
         client.send(sized(b"c"))
@@ -262,7 +264,7 @@ def test_inner_sizes_of_an_mpub_decide_where_it_ends(client: Client, nsqd: Daemo
 
 def test_inner_sizes_of_an_mpub_may_not_exceed_max_body_size_together(gnsqd_factory: DaemonFactory, topic: str) -> None:
     # Corrected (NSQD-COMPAT 0.1, item 24): the real daemon reads up to count x max-msg-size bytes.
-    with Client(gnsqd_factory(*LIMITS).tcp_address) as client:
+    with NSQClient(gnsqd_factory(*LIMITS).tcp_address) as client:
         client.send(b"MPUB %b\n" % topic.encode() + int32(8) + int32(11) + sized(b"x" * 100) * 10 + int32(1))
         assert split_frames(client.recv_until_closed()) == frames(b"E_BAD_BODY MPUB body too big 1001 > 1000")
 
@@ -276,12 +278,12 @@ def test_numbers_beyond_64_bits_are_invalid(gnsqd_factory: DaemonFactory) -> Non
         (b"RDY 100000000000000000000000", b"E_INVALID RDY could not parse count 100000000000000000000000"),
         (b"DPUB t 18446744073709551617", b"E_INVALID DPUB timeout 18446744073709551617 out of range 0-3600000"),
     ):
-        with Client(address) as client:
+        with NSQClient(address) as client:
             client.send(SUB + line + b"\n")
             assert split_frames(client.recv_until_closed()) == frames(b"OK", error)
 
 
-def test_failed_fin_req_and_touch_do_not_close(client: Client, topic: str) -> None:
+def test_failed_fin_req_and_touch_do_not_close(client: NSQClient, topic: str) -> None:
     client.subscribe(topic, "c")
     for command in (b"FIN %b", b"TOUCH %b", b"REQ %b 0", b"REQ %b 99999999999", b"FIN %b extra words"):
         client.command(command % ID)
@@ -292,8 +294,8 @@ def test_failed_fin_req_and_touch_do_not_close(client: Client, topic: str) -> No
     client.publish(topic, b"still here")
 
 
-def test_message_of_another_client_is_not_finished_requeued_or_touched(nsqd: Daemon, topic: str) -> None:
-    with Client(nsqd.tcp_address) as owner, Client(nsqd.tcp_address) as other:
+def test_message_of_another_client_is_not_finished_requeued_or_touched(nsqd: Instance, topic: str) -> None:
+    with NSQClient(nsqd.tcp_address) as owner, NSQClient(nsqd.tcp_address) as other:
         owner.subscribe(topic, "c", rdy=1)
         owner.publish(topic, b"mine")
         id = owner.message().id
@@ -306,8 +308,8 @@ def test_message_of_another_client_is_not_finished_requeued_or_touched(nsqd: Dae
         eventually(lambda: nsqd.channel_stats(topic, "c")["in_flight_count"] == 0)
 
 
-def test_consumers_beyond_max_channel_consumers_are_refused(nsqd: Daemon, topic: str) -> None:
-    with Client(nsqd.tcp_address) as one, Client(nsqd.tcp_address) as two, Client(nsqd.tcp_address) as three:
+def test_consumers_beyond_max_channel_consumers_are_refused(nsqd: Instance, topic: str) -> None:
+    with NSQClient(nsqd.tcp_address) as one, NSQClient(nsqd.tcp_address) as two, NSQClient(nsqd.tcp_address) as three:
         one.subscribe(topic, "c")
         two.subscribe(topic, "c")
         three.command(f"SUB {topic} c".encode())
@@ -315,11 +317,11 @@ def test_consumers_beyond_max_channel_consumers_are_refused(nsqd: Daemon, topic:
         assert split_frames(three.recv_until_closed()) == frames(text.encode())
         one.close()
         eventually(lambda: nsqd.channel_stats(topic, "c")["client_count"] == 1)
-        with Client(nsqd.tcp_address) as four:
+        with NSQClient(nsqd.tcp_address) as four:
             four.subscribe(topic, "c")
 
 
-def test_rdy_without_a_number_is_1_and_with_an_empty_one_0(client: Client, nsqd: Daemon, topic: str) -> None:
+def test_rdy_without_a_number_is_1_and_with_an_empty_one_0(client: NSQClient, nsqd: Instance, topic: str) -> None:
     def ready_count() -> int:
         count: int = nsqd.channel_stats(topic, "c")["clients"][0]["ready_count"]
         return count
@@ -335,7 +337,9 @@ def test_rdy_without_a_number_is_1_and_with_an_empty_one_0(client: Client, nsqd:
     assert nsqd.channel_stats(topic, "c")["clients"][0]["state"] == 3
 
 
-def test_cls_stops_delivery_and_lets_what_is_in_flight_be_finished(client: Client, nsqd: Daemon, topic: str) -> None:
+def test_cls_stops_delivery_and_lets_what_is_in_flight_be_finished(
+    client: NSQClient, nsqd: Instance, topic: str
+) -> None:
     client.subscribe(topic, "c", rdy=4)
     client.publish(topic, b"0", b"1", b"2", b"3")
     ids = [client.message().id for _ in range(4)]
@@ -352,13 +356,13 @@ def test_cls_stops_delivery_and_lets_what_is_in_flight_be_finished(client: Clien
 
 def test_failing_disk_is_named_and_shown_by_ping_until_a_write_works(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1")  # a file for each message
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.publish(topic, b"before")
         obstacle = nsqd.data_path / f"{topic}.diskqueue.000001.dat"
         obstacle.mkdir()
         reason = f"open {obstacle}: is a directory"
         for command, body in ((b"PUB", b"x"), (b"MPUB", mpub_body(b"x")), (b"DPUB", b"x")):
-            with Client(nsqd.tcp_address) as other:
+            with NSQClient(nsqd.tcp_address) as other:
                 other.command(b"%b %b 0" % (command, topic.encode()), body)
                 expected = b"E_%b_FAILED %b failed %b" % (command, command, reason.encode())
                 assert split_frames(other.recv_until_closed()) == frames(expected)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket
+from kit.daemons import DEADLINE, Instance, eventually, open_socket
 from kit.http_api import ask, message, refusals
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, all_done, create, post, publish, take, wait_for
 
 DURABLE = ("--durability=process",)
@@ -23,35 +23,35 @@ MESSAGES = "GET /topic/messages?topic=t"
 
 
 @pytest.fixture
-def nsqd(gnsqd_factory: DaemonFactory) -> Daemon:
+def nsqd(gnsqd_factory: DaemonFactory) -> Instance:
     nsqd = gnsqd_factory(*DURABLE)
     create(nsqd, "t", "c")
     return nsqd
 
 
-def extent(nsqd: Daemon, query: str = "") -> dict[str, Any]:
+def extent(nsqd: Instance, query: str = "") -> dict[str, Any]:
     status, answer = ask(nsqd, f"GET /topic/range?topic=t{query}")
     assert status == 200, answer
     row: dict[str, Any] = json.loads(answer)
     return row
 
 
-def rows(nsqd: Daemon, query: str = "") -> list[dict[str, Any]]:
+def rows(nsqd: Instance, query: str = "") -> list[dict[str, Any]]:
     status, answer = ask(nsqd, MESSAGES + query)
     assert status == 200, answer
     return [json.loads(line) for line in answer.splitlines()]
 
 
-def bodies(nsqd: Daemon, query: str = "") -> list[str]:
+def bodies(nsqd: Instance, query: str = "") -> list[str]:
     return [row["body"] for row in rows(nsqd, query)]
 
 
-def advance(nsqd: Daemon, to: int) -> dict[str, int]:
+def advance(nsqd: Instance, to: int) -> dict[str, int]:
     answer: dict[str, int] = json.loads(post(nsqd, f"/channel/advance?topic=t&channel=c&to={to}"))
     return answer
 
 
-def test_messages_of_a_range_are_read_again_and_nothing_is_consumed(nsqd: Daemon) -> None:
+def test_messages_of_a_range_are_read_again_and_nothing_is_consumed(nsqd: Instance) -> None:
     publish(nsqd, "t", b"a", b"<\xff>")
     post(nsqd, "/pub?topic=t&defer=60000", "ü".encode())
     lines = rows(nsqd)
@@ -72,7 +72,7 @@ def test_messages_of_a_range_are_read_again_and_nothing_is_consumed(nsqd: Daemon
     assert row == {"first": 3, "next": 4, "first_published": times[2], "last_published": times[2], "position": 3}
 
 
-def test_range_begins_and_ends_at_any_point(nsqd: Daemon) -> None:
+def test_range_begins_and_ends_at_any_point(nsqd: Instance) -> None:
     publish(nsqd, "t", b"1")
     time.sleep(0.01)  # so that a time lies between them
     publish(nsqd, "t", *(b"%d" % number for number in range(2, 101)))
@@ -100,7 +100,7 @@ def test_range_begins_and_ends_at_any_point(nsqd: Daemon) -> None:
     assert extent(nsqd, "&at=2100-01-01T00:00:00Z")["at"] == 101
 
 
-def test_records_have_the_frames_of_consumers(nsqd: Daemon) -> None:
+def test_records_have_the_frames_of_consumers(nsqd: Instance) -> None:
     publish(nsqd, "t", *(b"%d" % number for number in range(100)))
     post(nsqd, "/pub?topic=t&defer=60000", b"late")
     status, headers, data = nsqd.http("GET", "/topic/messages?topic=t&from=10&format=records")
@@ -144,7 +144,7 @@ def test_kill_and_restart_keep_numbers_and_epoch(gnsqd_factory: DaemonFactory, d
     assert extent(nsqd)["epoch"] != epoch
 
 
-def test_reader_at_the_end_waits(nsqd: Daemon) -> None:
+def test_reader_at_the_end_waits(nsqd: Instance) -> None:
     began = time.monotonic()
     assert rows(nsqd, "&from=1&wait=100ms") == []
     assert time.monotonic() - began >= 0.1
@@ -176,7 +176,7 @@ def test_channel_follows_a_reader_wherever_its_messages_are(gnsqd_factory: Daemo
     assert advance(nsqd, 16) == {"messages": 0, "position": 1}, "the topic has not handed them over"
     post(nsqd, "/topic/unpause?topic=t")
     wait_for(nsqd, "t", "c", depth=10, deferred_count=5)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 2)
         held = client.message()
         client.message()
@@ -200,7 +200,7 @@ def test_message_that_comes_back_after_the_reader_is_not_reported_as_lost(gnsqd_
     nsqd = gnsqd_factory(*DURABLE, "--mem-queue-size=0", "--max-bytes-per-file=5000")
     create(nsqd, "t", "c")
     publish(nsqd, "t", *(b"%-1000d" % number for number in range(1, 101)))
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 100)
         messages = [client.message() for _ in range(100)]
         client.send(b"".join(b"FIN %b\n" % each.id for each in messages[1:]))
@@ -220,7 +220,7 @@ def test_last_message_of_a_range_is_that_of_its_time(gnsqd_factory: DaemonFactor
     stopped = threading.Event()
 
     def publish_on() -> None:
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             while not stopped.is_set():
                 client.publish("t", b"1", b"2")
 
@@ -237,7 +237,7 @@ def test_last_message_of_a_range_is_that_of_its_time(gnsqd_factory: DaemonFactor
             stopped.set()
 
 
-def test_another_log_is_noticed(nsqd: Daemon) -> None:
+def test_another_log_is_noticed(nsqd: Instance) -> None:
     publish(nsqd, "t", b"1")
     row = extent(nsqd)
     there = {name: row[name] for name in ("epoch", "first", "next")}
@@ -249,12 +249,12 @@ def test_another_log_is_noticed(nsqd: Daemon) -> None:
     assert bodies(nsqd, f"&epoch={row['epoch']}") == ["1"]
 
 
-def segments(nsqd: Daemon) -> list[Path]:
+def segments(nsqd: Instance) -> list[Path]:
     return sorted(nsqd.data_path.glob("t.journal.*"))
 
 
 @pytest.fixture
-def retaining(gnsqd_factory: DaemonFactory) -> Daemon:
+def retaining(gnsqd_factory: DaemonFactory) -> Instance:
     """Keeps about the last third of 100 messages of 1,000 bytes."""
     nsqd = gnsqd_factory(*DURABLE, "--retention-bytes=40000", "--max-bytes-per-file=5000")
     create(nsqd, "t", "c")
@@ -263,7 +263,7 @@ def retaining(gnsqd_factory: DaemonFactory) -> Daemon:
     return nsqd
 
 
-def test_messages_beyond_the_retention_are_gone(retaining: Daemon) -> None:
+def test_messages_beyond_the_retention_are_gone(retaining: Instance) -> None:
     nsqd = retaining
     assert extent(nsqd)["first"] == 1, "the channel keeps them"
     take(nsqd, "t", "c", 100)
@@ -278,9 +278,9 @@ def test_messages_beyond_the_retention_are_gone(retaining: Daemon) -> None:
     assert error == {**{name: row[name] for name in ("epoch", "first", "next")}, "readable": row["first"]}
 
 
-def test_messages_finished_out_of_order_are_read_while_segments_have_them(nsqd: Daemon) -> None:
+def test_messages_finished_out_of_order_are_read_while_segments_have_them(nsqd: Instance) -> None:
     publish(nsqd, "t", *(b"%d" % number for number in range(1, 101)))
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 100)
         messages = [client.message() for _ in range(100)]
         client.send(b"".join(b"FIN %b\n" % each.id for each in messages[49:60]))
@@ -293,7 +293,7 @@ def test_reader_with_a_channel_skips_what_consumers_have_finished(gnsqd_factory:
     create(nsqd, "t", "c")
     for number in range(1, 101):
         post(nsqd, "/pub?topic=t", b"%-1000d" % number)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 100)
         messages = [client.message() for _ in range(100)]
         client.send(b"".join(b"FIN %b\n" % each.id for number, each in enumerate(messages, 1) if number % 10))
@@ -310,7 +310,7 @@ def test_reader_with_a_channel_skips_what_consumers_have_finished(gnsqd_factory:
         assert rows(nsqd, "&from=2&to=3&channel=c") == []
 
 
-def test_damage_ends_a_range_and_is_an_error(retaining: Daemon) -> None:
+def test_damage_ends_a_range_and_is_an_error(retaining: Instance) -> None:
     nsqd = retaining
     nsqd.restart()
     path = segments(nsqd)[len(segments(nsqd)) // 2]
@@ -334,7 +334,7 @@ def test_damage_ends_a_range_and_is_an_error(retaining: Daemon) -> None:
     assert f"messages {damaged} to {damaged} can't be read" in nsqd.log()
 
 
-def test_one_request_answers_for_many_topics(nsqd: Daemon) -> None:
+def test_one_request_answers_for_many_topics(nsqd: Instance) -> None:
     publish(nsqd, "t", b"a", b"b")
     create(nsqd, "u", "d")
 
@@ -370,8 +370,8 @@ REFUSED: dict[str, tuple[int, str]] = {
 }
 
 
-def test_what_is_wrong_is_refused(nsqd: Daemon, nsqd_without_journal: Daemon) -> None:
-    with Client(nsqd.tcp_address) as client:
+def test_what_is_wrong_is_refused(nsqd: Instance, nsqd_without_journal: Instance) -> None:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "e#ephemeral", 0)
         assert refusals(nsqd, REFUSED) == REFUSED
     # whether the topic, or the channel, is there or not: it would have no log
@@ -385,7 +385,7 @@ def test_what_is_wrong_is_refused(nsqd: Daemon, nsqd_without_journal: Daemon) ->
 
 
 @pytest.fixture
-def nsqd_without_journal(gnsqd_factory: Callable[..., Daemon]) -> Daemon:
+def nsqd_without_journal(gnsqd_factory: Callable[..., Instance]) -> Instance:
     nsqd = gnsqd_factory()
     create(nsqd, "t", "c")
     return nsqd

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.handover import queued_and_in_flight, shape
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 
@@ -27,7 +27,7 @@ def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
         publish(nsqd, topic, b"held")
     for channel in ("one", "two"):
         wait_for(nsqd, "a", channel, depth=1)
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as other:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as other:
         client.subscribe("a", "x#ephemeral")
         other.subscribe("y#ephemeral", "one")
         nsqd.send_signal(number)
@@ -56,7 +56,7 @@ def test_topics_channels_and_pause_flags_survive_and_nothing_ephemeral_does(
 
 def test_messages_survive_wherever_they_were(nsqd_factory: DaemonFactory) -> None:
     nsqd = nsqd_factory("--mem-queue-size=4")
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=3)
         client.publish("t", *[b"%d" % number for number in range(10)])
         finished, requeued, in_flight = consumer.message(), consumer.message(), consumer.message()
@@ -134,7 +134,7 @@ def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_fac
     for magic in (b"", b"  V2"):
         gnsqd = gnsqd_factory()
         gnsqd.send_signal(signal.SIGSTOP)  # so that the connections and the signal are there at once
-        clients = [Client(gnsqd.tcp_address, magic=magic) for _ in range(20)]
+        clients = [NSQClient(gnsqd.tcp_address, magic=magic) for _ in range(20)]
         gnsqd.send_signal(signal.SIGTERM)
         gnsqd.send_signal(signal.SIGCONT)
         assert gnsqd.wait() == 0
@@ -145,13 +145,13 @@ def test_clients_that_come_at_the_moment_of_the_exit_do_not_hold_it_up(gnsqd_fac
 @pytest.mark.parametrize(
     "flag, end",
     [
-        ("--mem-queue-size=0", Daemon.terminate),
-        ("--durability=process", Daemon.terminate),
-        ("--durability=process", Daemon.kill),
+        ("--mem-queue-size=0", Instance.terminate),
+        ("--durability=process", Instance.terminate),
+        ("--durability=process", Instance.kill),
     ],
 )
 def test_messages_accepted_while_they_could_be_larger_are_delivered(
-    gnsqd_factory: DaemonFactory, flag: str, end: Callable[[Daemon], object]
+    gnsqd_factory: DaemonFactory, flag: str, end: Callable[[Instance], object]
 ) -> None:
     # Corrected: the real nsqd takes them for damage, and does not write the ones in flight.
     nsqd = gnsqd_factory(flag)
@@ -161,7 +161,7 @@ def test_messages_accepted_while_they_could_be_larger_are_delivered(
     end(nsqd)
     for _ in range(2):
         nsqd.restart(flag, "--max-msg-size=1000")
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.subscribe("t", "c", rdy=len(bodies))
             assert sorted(client.message().body for _ in bodies) == sorted(bodies)
             assert nsqd.terminate() == 0

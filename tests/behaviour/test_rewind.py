@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.exposition import labels, series
 from kit.http_api import ask, message, refusals
-from kit.nsq_client import Client, Message
+from kit.nsq_client import NSQClient, ReceivedMessage
 from kit.traffic import DaemonFactory, all_done, create, publish, take, wait_for
 
 RETAINING = ("--durability=process", "--retention-bytes=1000000")
 REWIND = "POST /channel/rewind?topic=t&channel=c"
 
 
-def bodies(messages: list[Message]) -> list[bytes]:
+def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
     return sorted(each.body for each in messages)
 
 
-def plan(nsqd: Daemon, to: str) -> dict[str, Any]:
+def plan(nsqd: Instance, to: str) -> dict[str, Any]:
     status, answer = ask(nsqd, f"GET /channel/rewind?topic=t&channel=c&to={to}")
     assert status == 200, answer
     found: dict[str, Any] = json.loads(answer)
@@ -35,13 +35,13 @@ def moment(timestamp: int) -> str:
 
 
 @pytest.fixture
-def nsqd(gnsqd_factory: DaemonFactory) -> Daemon:
+def nsqd(gnsqd_factory: DaemonFactory) -> Instance:
     nsqd = gnsqd_factory(*RETAINING)
     create(nsqd, "t", "c")
     return nsqd
 
 
-def test_messages_come_again_from_every_kind_of_point(nsqd: Daemon) -> None:
+def test_messages_come_again_from_every_kind_of_point(nsqd: Instance) -> None:
     publish(nsqd, "t", b"0")
     time.sleep(0.01)  # so that a time lies between them
     publish(nsqd, "t", b"1", b"2")
@@ -69,9 +69,9 @@ def test_messages_come_again_from_every_kind_of_point(nsqd: Daemon) -> None:
     assert first.timestamp < second.timestamp
 
 
-def test_plan_shows_what_comes_again_and_a_rewind_changes_nothing_else(nsqd: Daemon) -> None:
+def test_plan_shows_what_comes_again_and_a_rewind_changes_nothing_else(nsqd: Instance) -> None:
     publish(nsqd, "t", b"0", b"1", b"2")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 1)
         done = client.message()
         client.command(b"FIN " + done.id)
@@ -92,10 +92,10 @@ def test_plan_shows_what_comes_again_and_a_rewind_changes_nothing_else(nsqd: Dae
     assert page["gnsqd_topic_retained_messages", labels(topic="t")] == 3
 
 
-def test_consumers_that_wait_get_what_comes_again_and_a_kill_loses_nothing(nsqd: Daemon) -> None:
+def test_consumers_that_wait_get_what_comes_again_and_a_kill_loses_nothing(nsqd: Instance) -> None:
     publish(nsqd, "t", *(b"%03d" % number for number in range(200)))
     take(nsqd, "t", "c", 200)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 10)
         assert ask(nsqd, f"{REWIND}&to=first") == (200, '{"messages":200}')
         assert client.message().attempts == 1
@@ -107,7 +107,7 @@ def test_consumers_that_wait_get_what_comes_again_and_a_kill_loses_nothing(nsqd:
     assert nsqd.channel_stats("t", "c")["depth"] == 0
 
 
-def test_new_channel_begins_at_a_point_in_the_past(nsqd: Daemon) -> None:
+def test_new_channel_begins_at_a_point_in_the_past(nsqd: Instance) -> None:
     publish(nsqd, "t", b"0", b"1")
     second = max(take(nsqd, "t", "c", 2), key=lambda each: each.id)
     create = "POST /channel/create?topic=t&channel=new"
@@ -149,7 +149,7 @@ REFUSED_RETENTION = {
 }
 
 
-def test_errors(nsqd: Daemon) -> None:
+def test_errors(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     for method in ("GET", "POST"):
         assert refusals(nsqd, REFUSED, f"{method} /channel/rewind?") == REFUSED

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, StartFailed, eventually
+from kit.daemons import Instance, NotStarted, eventually
 from kit.http_api import ask, refusals
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, finish, post, publish, wait_for
 
 RULES = "/channel/rules?topic=t&channel=c"
@@ -20,7 +20,7 @@ FILE = "gnsqd.rules.dat"
 
 
 @pytest.fixture(params=["none", "process"])
-def nsqd(request: pytest.FixtureRequest, gnsqd_factory: DaemonFactory) -> Daemon:
+def nsqd(request: pytest.FixtureRequest, gnsqd_factory: DaemonFactory) -> Instance:
     return created(gnsqd_factory(f"--durability={request.param}", "--mem-queue-size=5"))
 
 
@@ -28,29 +28,29 @@ def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def finished(client: Client, count: int) -> list[bytes]:
+def finished(client: NSQClient, count: int) -> list[bytes]:
     return [message.body for message in finish(client, count)]
 
 
-def created(nsqd: Daemon) -> Daemon:
+def created(nsqd: Instance) -> Instance:
     create(nsqd, "t", "c")
     return nsqd
 
 
-def rules(nsqd: Daemon, changes: str = "") -> dict[str, Any]:
+def rules(nsqd: Instance, changes: str = "") -> dict[str, Any]:
     status, answer = ask(nsqd, f"{'POST' if changes else 'GET'} {RULES}{changes}")
     assert status == 200, answer
     found: dict[str, Any] = json.loads(answer)
     return found
 
 
-def test_rate_limits_all_consumers_together_and_they_share_it(nsqd: Daemon) -> None:
+def test_rate_limits_all_consumers_together_and_they_share_it(nsqd: Instance) -> None:
     assert rules(nsqd, "&rate=50") == {"rate": 50, "burst": 1, "ordered": False}
     assert rules(nsqd, "&burst=4") == {"rate": 50, "burst": 4, "ordered": False}
     publish(nsqd, "t", *numbers(0, 34))
     post(nsqd, "/channel/pause?topic=t&channel=c")
     with ExitStack() as stack:
-        clients = [stack.enter_context(Client(nsqd.tcp_address)) for _ in range(3)]
+        clients = [stack.enter_context(NSQClient(nsqd.tcp_address)) for _ in range(3)]
         for client in clients:
             client.identify(output_buffer_timeout=-1)
             client.subscribe("t", "c", 20)
@@ -73,7 +73,7 @@ def test_waiting_for_a_token_costs_nothing(gnsqd_factory: DaemonFactory) -> None
     assert rules(nsqd, "&rate=0.01&burst=4")["rate"] == 0.01
     publish(nsqd, "t", *numbers(0, 10))
     with ExitStack() as stack:
-        clients = [stack.enter_context(Client(nsqd.tcp_address)) for _ in range(20)]
+        clients = [stack.enter_context(NSQClient(nsqd.tcp_address)) for _ in range(20)]
         for client in clients:
             client.subscribe("t", "c", 5)
         eventually(lambda: nsqd.channel_stats("t", "c")["in_flight_count"] == 4)
@@ -91,10 +91,10 @@ def test_waiting_for_a_token_costs_nothing(gnsqd_factory: DaemonFactory) -> None
         eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 0)
 
 
-def test_ordered_channel_has_one_message_in_flight(nsqd: Daemon) -> None:
+def test_ordered_channel_has_one_message_in_flight(nsqd: Instance) -> None:
     assert rules(nsqd, "&ordered=true") == NONE | {"ordered": True}
     publish(nsqd, "t", *numbers(0, 20))
-    with Client(nsqd.tcp_address) as first, Client(nsqd.tcp_address) as second:
+    with NSQClient(nsqd.tcp_address) as first, NSQClient(nsqd.tcp_address) as second:
         for client in (first, second):
             client.identify(output_buffer_timeout=-1)
         first.subscribe("t", "c", 10)
@@ -117,10 +117,10 @@ def test_ordered_channel_has_one_message_in_flight(nsqd: Daemon) -> None:
         assert finished(first, 14) == numbers(11, 25)
 
 
-def test_ordered_channel_goes_on_when_its_consumer_disconnects(nsqd: Daemon) -> None:
+def test_ordered_channel_goes_on_when_its_consumer_disconnects(nsqd: Instance) -> None:
     publish(nsqd, "t", *numbers(0, 4))
-    with Client(nsqd.tcp_address) as third:
-        with Client(nsqd.tcp_address) as first, Client(nsqd.tcp_address) as second:
+    with NSQClient(nsqd.tcp_address) as third:
+        with NSQClient(nsqd.tcp_address) as first, NSQClient(nsqd.tcp_address) as second:
             for client in (first, second, third):
                 client.identify(output_buffer_timeout=-1)
             first.subscribe("t", "c", 1)
@@ -141,20 +141,20 @@ def test_ordered_channel_goes_on_when_its_consumer_disconnects(nsqd: Daemon) -> 
         assert (stats["timeout_count"], stats["requeue_count"]) == (2, 0)
 
 
-def test_ordered_message_does_not_wait_in_the_output_buffer(nsqd: Daemon) -> None:
+def test_ordered_message_does_not_wait_in_the_output_buffer(nsqd: Instance) -> None:
     rules(nsqd, "&ordered=true")
     publish(nsqd, "t", *numbers(0, 5))
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.identify(output_buffer_timeout=30_000)
         client.subscribe("t", "c", 10)
         finish(client, 5)  # each long before the buffer is flushed
 
 
-def test_messages_that_are_cancelled_or_published_with_a_delay_hold_up_nobody(nsqd: Daemon) -> None:
+def test_messages_that_are_cancelled_or_published_with_a_delay_hold_up_nobody(nsqd: Instance) -> None:
     rules(nsqd, "&ordered=true")
     post(nsqd, "/pub?topic=t&defer=600000", b"later")
     publish(nsqd, "t", *numbers(0, 8))
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 10)
         head = client.message()
         client.command(b"REQ %b 600000" % head.id)
@@ -176,13 +176,13 @@ def test_order_survives_with_a_journal(gnsqd_factory: DaemonFactory, end: str) -
         getattr(nsqd, end)()
         nsqd.start()
 
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 10)
         assert finished(client, 3) == numbers(0, 3)
         assert client.message().body == b"3"
         publish(nsqd, "t", *numbers(20, 21))  # with it, the journal has what came before
         start_again()
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 10)
         head = client.message()
         assert (head.body, head.attempts) == (b"3", 2)
@@ -191,13 +191,13 @@ def test_order_survives_with_a_journal(gnsqd_factory: DaemonFactory, end: str) -
         eventually(lambda: nsqd.channel_stats("t", "c")["deferred_count"] == 1)
         publish(nsqd, "t", *numbers(21, 22))
         start_again()
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 10)
         assert finished(client, 19) == numbers(3, 22)
         assert time.monotonic() >= due - 0.1
 
 
-def test_rules_survive_exits_and_kills_and_go_with_the_channel(nsqd: Daemon) -> None:
+def test_rules_survive_exits_and_kills_and_go_with_the_channel(nsqd: Instance) -> None:
     path = nsqd.data_path / FILE
     assert not path.exists()
     set_to = {"rate": 2.5, "burst": 3, "ordered": True}
@@ -216,7 +216,7 @@ def test_rules_survive_exits_and_kills_and_go_with_the_channel(nsqd: Daemon) -> 
     assert "rules" not in nsqd.channel_stats("t", "c")
 
 
-def test_rules_of_an_ephemeral_channel_are_not_kept(nsqd: Daemon) -> None:
+def test_rules_of_an_ephemeral_channel_are_not_kept(nsqd: Instance) -> None:
     create(nsqd, "t", "e%23ephemeral")
     answer = post(nsqd, "/channel/rules?topic=t&channel=e%23ephemeral&rate=1")
     assert answer == b'{"rate":1,"burst":1,"ordered":false}'
@@ -239,7 +239,7 @@ REFUSED = {
 }
 
 
-def test_errors(gnsqd: Daemon) -> None:
+def test_errors(gnsqd: Instance) -> None:
     created(gnsqd)
     assert refusals(gnsqd, REFUSED, "POST /channel/rules?") == REFUSED
     assert rules(gnsqd) == NONE
@@ -271,7 +271,7 @@ def test_file_that_is_not_valid_ends_the_start(gnsqd_factory: DaemonFactory, con
     nsqd = created(gnsqd_factory())
     nsqd.terminate()
     (nsqd.data_path / FILE).write_text(content)
-    with pytest.raises(StartFailed) as failure:
+    with pytest.raises(NotStarted) as failure:
         nsqd.start()
     assert reason in str(failure.value)
 

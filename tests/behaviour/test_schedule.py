@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.http_api import ask, message, refusals
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, take
 
 MINUTE, DAY = 60_000, 86_400_000  # ms
@@ -22,34 +22,34 @@ STORES = {
 
 
 @pytest.fixture(params=STORES.values(), ids=list(STORES))
-def nsqd(gnsqd_factory: DaemonFactory, request: pytest.FixtureRequest) -> Daemon:
+def nsqd(gnsqd_factory: DaemonFactory, request: pytest.FixtureRequest) -> Instance:
     nsqd = gnsqd_factory("--max-defer-time=8760h", *request.param)
     create(nsqd, "t", "c")
     return nsqd
 
 
-def defer(nsqd: Daemon, *delays: int) -> None:
+def defer(nsqd: Instance, *delays: int) -> None:
     """Publishes messages whose bodies are their delays, in ms."""
     for delay in delays:
         post(nsqd, f"/pub?topic=t&defer={delay}", b"%d" % delay)
     eventually(lambda: scheduled(nsqd)["deferred"] + nsqd.channel_stats("t", "c")["depth"] >= len(delays))
-    with Client(nsqd.tcp_address) as client:  # what is on disk is held back once somebody asks for it
+    with NSQClient(nsqd.tcp_address) as client:  # what is on disk is held back once somebody asks for it
         client.subscribe("t", "c", 1)
         eventually(lambda: nsqd.channel_stats("t", "c")["depth"] == 0)
 
 
-def scheduled(nsqd: Daemon, parameters: str = "") -> dict[str, Any]:
+def scheduled(nsqd: Instance, parameters: str = "") -> dict[str, Any]:
     status, answer = ask(nsqd, f"GET /channel/deferred?topic=t&channel=c{parameters}")
     assert status == 200, answer
     found: dict[str, Any] = json.loads(answer)
     return found
 
 
-def bodies(nsqd: Daemon, parameters: str = "") -> list[int]:
+def bodies(nsqd: Instance, parameters: str = "") -> list[int]:
     return [int(row["body"]) for row in scheduled(nsqd, parameters)["messages"]]
 
 
-def test_list_has_the_messages_in_the_order_in_which_they_are_due(nsqd: Daemon) -> None:
+def test_list_has_the_messages_in_the_order_in_which_they_are_due(nsqd: Instance) -> None:
     before = time.time_ns()
     defer(nsqd, 40 * DAY, 2 * MINUTE, 364 * DAY, 3 * DAY, MINUTE, 5 * 60 * MINUTE)
     after = time.time_ns()
@@ -69,7 +69,7 @@ def test_list_has_the_messages_in_the_order_in_which_they_are_due(nsqd: Daemon) 
     assert bodies(nsqd, "&from=2300-01-01T00:00:00Z") == []
 
 
-def test_cancelled_message_is_gone(nsqd: Daemon) -> None:
+def test_cancelled_message_is_gone(nsqd: Instance) -> None:
     defer(nsqd, MINUTE, 2 * MINUTE, DAY, 2 * DAY)
     ids = {int(row["body"]): row["id"] for row in scheduled(nsqd)["messages"]}
     assert bodies(nsqd, f"&id={ids[DAY]}") == [DAY]
@@ -87,7 +87,7 @@ def test_cancelled_message_is_gone(nsqd: Daemon) -> None:
     assert bodies(nsqd) == [2 * MINUTE, 2 * DAY]
 
 
-def test_answer_is_bounded_however_large_the_messages_are(nsqd: Daemon) -> None:
+def test_answer_is_bounded_however_large_the_messages_are(nsqd: Instance) -> None:
     for _ in range(5):
         post(nsqd, f"/pub?topic=t&defer={DAY}", b"x" * 400_000)
     defer(nsqd)
@@ -96,8 +96,8 @@ def test_answer_is_bounded_however_large_the_messages_are(nsqd: Daemon) -> None:
     assert [row["size"] for row in found["messages"]] == [400_000] * 2, "together at most 1 MiB"
 
 
-def test_requeued_message_is_listed_and_cancelled_too(nsqd: Daemon) -> None:
-    with Client(nsqd.tcp_address) as client:
+def test_requeued_message_is_listed_and_cancelled_too(nsqd: Instance) -> None:
+    with NSQClient(nsqd.tcp_address) as client:
         client.publish("t", b"1", b"2", b"3", b"4")
         client.subscribe("t", "c", 4)
         received = [client.message() for _ in range(4)]
@@ -110,7 +110,7 @@ def test_requeued_message_is_listed_and_cancelled_too(nsqd: Daemon) -> None:
     assert nsqd.channel_stats("t", "c")["deferred_count"] == nsqd.channel_stats("t", "c")["depth"] == 0
 
 
-def test_mpub_defers_all_its_messages(nsqd: Daemon) -> None:
+def test_mpub_defers_all_its_messages(nsqd: Instance) -> None:
     post(nsqd, f"/mpub?topic=t&defer={DAY}", b"1\n2\n3\n4")
     defer(nsqd)
     eventually(lambda: sorted(bodies(nsqd)) == [1, 2, 3, 4])
@@ -144,7 +144,7 @@ REFUSED = {
 }
 
 
-def test_bad_request_gets_one_clear_answer(nsqd: Daemon) -> None:
+def test_bad_request_gets_one_clear_answer(nsqd: Instance) -> None:
     assert refusals(nsqd, REFUSED) == REFUSED
     by_journal = "--durability=process" in nsqd.flags  # only a journal has to know where the message would be
     expected = (400, message("INVALID_ARG_ID")) if by_journal else (404, message("MESSAGE_NOT_FOUND"))
@@ -161,7 +161,7 @@ def test_longest_time_is_that_of_nsqd_unless_set(gnsqd_factory: DaemonFactory) -
         nsqd = gnsqd_factory(*flags)
         for delay, status in ((longest, 200), (longest + 1, 400)):
             assert nsqd.http("POST", f"/pub?topic=t&defer={delay}", b"x")[0] == status, (flags, delay)
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.command(b"DPUB t %d" % longest, b"x")
             assert client.response() == b"OK"
             client.command(b"DPUB t %d" % (longest + 1), b"x")

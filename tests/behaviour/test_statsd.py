@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, eventually, free_port, own_command
+from kit.daemons import DEADLINE, Instance, eventually, free_port, own_command
 from kit.http_api import ask
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post
 
 SHORT = "--statsd-interval=1100ms"  # it must be more than 1s
@@ -86,19 +86,23 @@ def receiver() -> Iterator[Pushes]:
         yield receiver
 
 
-def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
+def publish(nsqd: Instance, topic: str, *bodies: bytes) -> None:
     for body in bodies:
         post(nsqd, f"/pub?topic={quote(topic)}", body)
 
 
 @contextmanager
-def busy(nsqd: Daemon) -> Iterator[None]:
+def busy(nsqd: Instance) -> Iterator[None]:
     """Makes every figure other than zero somewhere, or soon; mem-queue-size must be 5."""
     create(nsqd, "orders", "all", "some.more")
     create(nsqd, "late", "c")
     create(nsqd, "empty")
     create(nsqd, "brief%23ephemeral", "c", "d%23ephemeral")
-    with Client(nsqd.tcp_address) as consumer, Client(nsqd.tcp_address) as slow, Client(nsqd.tcp_address) as idle:
+    with (
+        NSQClient(nsqd.tcp_address) as consumer,
+        NSQClient(nsqd.tcp_address) as slow,
+        NSQClient(nsqd.tcp_address) as idle,
+    ):
         consumer.subscribe("orders", "all", rdy=10)
         idle.subscribe("orders", "all")
         publish(nsqd, "orders", *[b"abc"] * 7)
@@ -170,7 +174,7 @@ def test_packets_are_those_of_nsqd(peer_binary: Callable[[str], Path], tmp_path:
         flags = [SHORT, NO_MEMORY, "--statsd-prefix=p", "--mem-queue-size=5", f"--statsd-udp-packet-size={size}"]
         with (
             closing(Pushes()) as receiver,
-            Daemon(command, tmp_path / f"{kind}-{size}", receiver.flag, *flags) as nsqd,
+            Instance(command, tmp_path / f"{kind}-{size}", receiver.flag, *flags) as nsqd,
             busy(nsqd),
         ):
             sums, push = until_calm(receiver, "p.", "p.topic.orders.channel.some.more.clients")
@@ -189,7 +193,7 @@ PERCENTILES = "--e2e-processing-latency-percentile=1.0,0.999,0.5,0.125"
 def test_latencies_are_those_of_stats(nsqd_factory: DaemonFactory, receiver: Pushes) -> None:
     nsqd = nsqd_factory(receiver.flag, SHORT, NO_MEMORY, "--statsd-prefix=", PERCENTILES)
     create(nsqd, "t", "c")
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         publish(nsqd, "t", b"x")
         consumer.command(b"FIN " + consumer.message().id)

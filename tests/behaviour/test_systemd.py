@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, StartFailed, eventually, interpreter, open_socket, own_command
+from kit.daemons import DEADLINE, Instance, NotStarted, eventually, interpreter, open_socket, own_command
 from kit.faulty_gnsqd import Faults
 from kit.http_api import ask
-from kit.nsq_client import Client, mpub_body
+from kit.nsq_client import NSQClient, mpub_body
 from kit.traffic import DaemonFactory
 
 UNIT = Path(__file__).parents[2] / "contrib" / "systemd" / "gnsqd.service"
@@ -107,7 +107,7 @@ def test_it_serves_as_soon_as_it_says_so(manager: Manager, tmp_path: Path) -> No
 
 
 def test_a_daemon_that_cannot_start_is_never_ready(manager: Manager, gnsqd_factory: DaemonFactory) -> None:
-    with pytest.raises(StartFailed):
+    with pytest.raises(NotStarted):
         gnsqd_factory("--node-id=5000")
     assert manager.heard() == []
 
@@ -115,7 +115,7 @@ def test_a_daemon_that_cannot_start_is_never_ready(manager: Manager, gnsqd_facto
 def test_the_status_follows_a_drain(manager: Manager, gnsqd_factory: DaemonFactory) -> None:
     manager.watch(0.2)
     nsqd = gnsqd_factory("--sigterm=drain", "--drain-timeout=1h")
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         assert ask(nsqd, "POST /pub?topic=t", b"kept") == (200, "OK")
         got = consumer.message()
@@ -131,7 +131,7 @@ def test_the_status_follows_a_drain(manager: Manager, gnsqd_factory: DaemonFacto
 def test_the_exit_is_the_last_that_it_reports(manager: Manager, tmp_path: Path) -> None:
     manager.watch(0.2)
     faults = Faults(tmp_path / "faults", interpreter(own_command()))
-    with Daemon(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd:
+    with Instance(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd:
         assert ask(nsqd, "POST /pub?topic=t", b"kept") == (200, "OK")
         faults.set({"call": "fsync", "name": "*", "hold": True})  # in a thread, so that greenlets go on
         manager.heard()  # what its socket holds unread is limited
@@ -159,7 +159,10 @@ def test_the_watchdog_is_fed(manager: Manager, gnsqd_factory: DaemonFactory) -> 
 def test_the_watchdog_starves_when_nothing_gets_its_turn(manager: Manager, tmp_path: Path) -> None:
     manager.watch(0.1)
     faults = Faults(tmp_path / "faults", interpreter(own_command()))
-    with Daemon(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd, Client(nsqd.tcp_address) as publisher:
+    with (
+        Instance(faults.command, tmp_path / "data", "--mem-queue-size=0") as nsqd,
+        NSQClient(nsqd.tcp_address) as publisher,
+    ):
         faults.set({"call": "pwrite", "name": "*.diskqueue.*", "hold": True})
         publisher.command(b"MPUB t", mpub_body(b"kept"))
         eventually(faults.hits)  # the disk hangs, and everything with it

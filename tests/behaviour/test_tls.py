@@ -15,8 +15,8 @@ from OpenSSL import SSL
 from gnsqd.shared.client import tls_context
 from kit.auth_server import EVERYTHING, AuthServer, grant, query
 from kit.certificates import Identity, issue
-from kit.daemons import Daemon, eventually, run_to_end
-from kit.nsq_client import Client, sized
+from kit.daemons import Instance, eventually, run_to_end
+from kit.nsq_client import NSQClient, sized
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import UpgradedClient, tls_client_context
 
@@ -103,14 +103,14 @@ def test_key_pair_that_is_refused_at_start(daemon_command: list[str], pem_files:
 # In the statistics
 
 
-def shown(nsqd: Daemon, topic: str) -> tuple[str, str]:
+def shown(nsqd: Instance, topic: str) -> tuple[str, str]:
     """Returns version and suite of the one client that is subscribed to the topic, or soon will be."""
     (stats,) = eventually(lambda: nsqd.channel_stats(topic, "c").get("clients"))
     return stats["tls_version"], stats["tls_cipher_suite"]
 
 
 @pytest.fixture(scope="module")
-def nsqd(module_factory: DaemonFactory, pem_files: Path) -> Daemon:
+def nsqd(module_factory: DaemonFactory, pem_files: Path) -> Instance:
     return module_factory(*tls_flags(pem_files, "good.crt", "good.key"))
 
 
@@ -123,7 +123,9 @@ SUITES = {
 
 
 @pytest.mark.parametrize(("version", "suite"), SUITES.items(), ids=SUITES)
-def test_version_and_the_daemons_choice_of_suites_are_shown(nsqd: Daemon, topic: str, version: str, suite: str) -> None:
+def test_version_and_the_daemons_choice_of_suites_are_shown(
+    nsqd: Instance, topic: str, version: str, suite: str
+) -> None:
     with UpgradedClient(nsqd.tcp_address, tls_client_context(version), tls_v1=True) as client:
         client.subscribe(topic, "c")
         assert shown(nsqd, topic) == (version.upper(), suite)
@@ -165,13 +167,13 @@ def test_every_suite_is_shown_by_its_name_or_number(
     assert len(seen) == count, seen
 
 
-def ask_for_tls(nsqd: Daemon) -> Client:
-    client = Client(nsqd.tcp_address)
+def ask_for_tls(nsqd: Instance) -> NSQClient:
+    client = NSQClient(nsqd.tcp_address)
     assert b'"tls_v1":true' in client.identify(feature_negotiation=True, tls_v1=True).data
     return client
 
 
-def openssl_handshake(nsqd: Daemon, context: SSL.Context) -> SSL.Connection:
+def openssl_handshake(nsqd: Instance, context: SSL.Context) -> SSL.Connection:
     """Connects with pyOpenSSL, which has settings that the standard library lacks."""
     sock = ask_for_tls(nsqd).sock
     sock.settimeout(None)
@@ -184,7 +186,7 @@ def openssl_handshake(nsqd: Daemon, context: SSL.Context) -> SSL.Connection:
 @pytest.mark.parametrize(
     ("suite", "number"), [("TLS_AES_256_GCM_SHA384", 4866), ("TLS_CHACHA20_POLY1305_SHA256", 4867)]
 )
-def test_suites_of_tls13_are_shown_by_number(nsqd: Daemon, topic: str, suite: str, number: int) -> None:
+def test_suites_of_tls13_are_shown_by_number(nsqd: Instance, topic: str, suite: str, number: int) -> None:
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
     context.set_tls13_ciphersuites(suite.encode())
     connection = openssl_handshake(nsqd, context)
@@ -196,7 +198,7 @@ def test_suites_of_tls13_are_shown_by_number(nsqd: Daemon, topic: str, suite: st
 # Chains and sessions
 
 
-def shake_hands(nsqd: Daemon, context: ssl.SSLContext, session: Any = None) -> ssl.SSLSocket:
+def shake_hands(nsqd: Instance, context: ssl.SSLContext, session: Any = None) -> ssl.SSLSocket:
     """Returns the connection when it has received the first frame: the tickets of TLS 1.3 come before it."""
     client = ask_for_tls(nsqd)
     client.sock = sock = context.wrap_socket(client.sock, server_hostname="localhost", session=session)
@@ -222,7 +224,7 @@ def test_chain_behind_the_certificate_is_sent(
     shake_hands(nsqd, tls_context(authority.write(tmp_path / "authority")[0], None, None, True)).close()
 
 
-def test_sessions_are_kept_by_clients_alone(nsqd: Daemon) -> None:
+def test_sessions_are_kept_by_clients_alone(nsqd: Instance) -> None:
     context = tls_client_context("tls1.2")
     context.options |= ssl.OP_NO_TICKET
     with shake_hands(nsqd, context) as first, shake_hands(nsqd, context, first.session) as again:
@@ -247,7 +249,7 @@ def trusting(
     pem_files: Path,
     intermediate: Identity,
     auth_server: AuthServer,
-) -> Daemon:
+) -> Instance:
     """Starts a daemon whose root is an intermediate."""
     (pem_files / "intermediate.crt").write_bytes(b"comment\n" + intermediate.cert_pem)
     flags = tls_flags(pem_files, "good.crt", "good.key", "intermediate.crt")
@@ -257,7 +259,7 @@ def trusting(
 
 @pytest.mark.parametrize("version", ["tls1.2", "tls1.3"])
 def test_sessions_with_a_certificate_are_resumed_and_have_its_name(
-    trusting: Daemon, auth_server: AuthServer, intermediate: Identity, tmp_path: Path, version: str
+    trusting: Instance, auth_server: AuthServer, intermediate: Identity, tmp_path: Path, version: str
 ) -> None:
     context = tls_client_context(version, issue("below", intermediate).write(tmp_path / "below"))
     with shake_hands(trusting, context) as first, shake_hands(trusting, context, first.session) as again:
@@ -269,7 +271,7 @@ def test_sessions_with_a_certificate_are_resumed_and_have_its_name(
 
 
 @pytest.mark.parametrize("version", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
-def test_authorities_are_named_to_the_client(trusting: Daemon, intermediate: Identity, version: int) -> None:
+def test_authorities_are_named_to_the_client(trusting: Instance, intermediate: Identity, version: int) -> None:
     identity, context = issue("below", intermediate), SSL.Context(SSL.TLS_CLIENT_METHOD)
     context.set_max_proto_version(version)
     context.use_certificate(identity.certificate)
@@ -281,7 +283,7 @@ def test_authorities_are_named_to_the_client(trusting: Daemon, intermediate: Ide
 
 @pytest.mark.parametrize("version", ["tls1.2", "tls1.3"])
 def test_expired_certificate_is_refused_where_it_is_verified(
-    trusting: Daemon, intermediate: Identity, tmp_path: Path, version: str
+    trusting: Instance, intermediate: Identity, tmp_path: Path, version: str
 ) -> None:
     context = tls_client_context(version, issue("late", intermediate, expired=True).write(tmp_path / "late"))
     if "--tls-client-auth-policy=require" in trusting.flags:

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from kit.auth_server import EVERYTHING, AuthServer, grant, query
 from kit.certificates import issue, sign_weakly
-from kit.daemons import DEADLINE, Daemon, address_of, eventually, is_readable, open_socket, own_command
-from kit.nsq_client import HEARTBEAT, Client, split_frames
+from kit.daemons import DEADLINE, Instance, address_of, eventually, is_readable, open_socket, own_command
+from kit.nsq_client import HEARTBEAT, NSQClient, split_frames
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import UpgradedClient, tls_client_context
 
@@ -32,24 +32,24 @@ NO_HANDSHAKE = "tls: first record does not look like a TLS handshake"
 
 
 @pytest.fixture(scope="module")
-def nsqd(module_factory: DaemonFactory, tls_flags: list[str]) -> Daemon:
+def nsqd(module_factory: DaemonFactory, tls_flags: list[str]) -> Instance:
     return module_factory(*tls_flags)
 
 
 @pytest.fixture(scope="module")
-def verifying(module_factory: DaemonFactory, identities: dict[str, KeyPair], tls_flags: list[str]) -> Daemon:
+def verifying(module_factory: DaemonFactory, identities: dict[str, KeyPair], tls_flags: list[str]) -> Instance:
     roots = f"--tls-root-ca-file={identities['authority'][0]}"
     return module_factory(*tls_flags, roots, "--tls-client-auth-policy=require-verify", "--tls-min-version=tls1.2")
 
 
-def addresses_of(client: Client) -> tuple[str, str]:
+def addresses_of(client: NSQClient) -> tuple[str, str]:
     """Returns the client's and the daemon's."""
     own, peer = ("{}:{}".format(*name) for name in (client.sock.getsockname(), client.sock.getpeername()))
     return own, peer
 
 
-def ask_for_tls(daemon: Daemon, **fields: object) -> Client:
-    client = Client(daemon.tcp_address)
+def ask_for_tls(daemon: Instance, **fields: object) -> NSQClient:
+    client = NSQClient(daemon.tcp_address)
     assert b'"tls_v1":true' in client.identify(feature_negotiation=True, tls_v1=True, **fields).data
     return client
 
@@ -60,7 +60,7 @@ def without_alerts(raw: bytes) -> bytes:
     return raw
 
 
-def check_last_words(daemon: Daemon, raw: bytes) -> None:
+def check_last_words(daemon: Instance, raw: bytes) -> None:
     """Checks that nothing but alerts comes from ours."""
     rest = without_alerts(raw)
     if daemon.command == own_command():
@@ -70,7 +70,7 @@ def check_last_words(daemon: Daemon, raw: bytes) -> None:
         assert all(data.startswith(b"E_IDENTIFY_FAILED IDENTIFY failed ") for data in words), words
 
 
-def logged_failure(daemon: Daemon, address: str) -> str:
+def logged_failure(daemon: Instance, address: str) -> str:
     """Returns the reason why the handshake with `address` failed, which the log has twice.
 
     Only the last client of that address counts: the system gives a port out again.
@@ -99,7 +99,7 @@ NO_HANDSHAKES = [
 ]
 
 
-def test_input_other_than_a_handshake_closes_the_connection(nsqd: Daemon) -> None:
+def test_input_other_than_a_handshake_closes_the_connection(nsqd: Instance) -> None:
     for sent, why in NO_HANDSHAKES:
         with ask_for_tls(nsqd) as client:
             address, _ = addresses_of(client)
@@ -108,7 +108,7 @@ def test_input_other_than_a_handshake_closes_the_connection(nsqd: Daemon) -> Non
         assert logged_failure(nsqd, address).startswith(why), sent
 
 
-def test_handshake_is_cut_off_after_5_seconds_in_all(nsqd: Daemon) -> None:
+def test_handshake_is_cut_off_after_5_seconds_in_all(nsqd: Instance) -> None:
     # Whatever the client's heartbeat interval, and however it trickles in.
 
     def hang(fields: dict[str, int], sent: bytes, trickle: bool) -> None:
@@ -134,7 +134,7 @@ def test_handshake_is_cut_off_after_5_seconds_in_all(nsqd: Daemon) -> None:
             case.result()
 
 
-def test_client_that_leaves_in_the_middle_is_forgotten(nsqd: Daemon) -> None:
+def test_client_that_leaves_in_the_middle_is_forgotten(nsqd: Instance) -> None:
     for sent, reset in itertools.product((b"", HALF_HELLO), (False, True)):
         client = ask_for_tls(nsqd)
         address, nsqd_address = addresses_of(client)
@@ -155,7 +155,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("who", "version", "why"), REFUSED)
 def test_certificate_or_version_that_is_refused(
-    verifying: Daemon, identities: dict[str, KeyPair], who: str, version: str, why: str
+    verifying: Instance, identities: dict[str, KeyPair], who: str, version: str, why: str
 ) -> None:
     context = tls_client_context(version, identities.get(who))
     with ask_for_tls(verifying) as client:
@@ -167,7 +167,7 @@ def test_certificate_or_version_that_is_refused(
     assert logged_failure(verifying, address).startswith(why)
 
 
-def test_client_that_does_not_trust_the_daemon_says_so_in_the_log(nsqd: Daemon) -> None:
+def test_client_that_does_not_trust_the_daemon_says_so_in_the_log(nsqd: Instance) -> None:
     context = ssl.create_default_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with ask_for_tls(nsqd) as client:
@@ -178,7 +178,7 @@ def test_client_that_does_not_trust_the_daemon_says_so_in_the_log(nsqd: Daemon) 
 
 
 @pytest.mark.parametrize("version", ["tls1.2", "tls1.3"])
-def test_plain_bytes_behind_the_handshake_close_the_connection(nsqd: Daemon, version: str) -> None:
+def test_plain_bytes_behind_the_handshake_close_the_connection(nsqd: Instance, version: str) -> None:
     with UpgradedClient(nsqd.tcp_address, tls_client_context(version), tls_v1=True) as client:
         address, _ = addresses_of(client)
         client.publish("upgraded#ephemeral", b"x")
@@ -220,7 +220,7 @@ def chains(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KeyPair]:
 
 
 @pytest.fixture(scope="module")
-def trusting(module_factory: DaemonFactory, tls_flags: list[str], chains: dict[str, KeyPair]) -> Daemon:
+def trusting(module_factory: DaemonFactory, tls_flags: list[str], chains: dict[str, KeyPair]) -> Instance:
     """Starts a daemon to which clients of TLS 1.0 may connect."""
     roots = f"--tls-root-ca-file={chains['roots'][0]}"
     return module_factory(*tls_flags, roots, "--tls-client-auth-policy=require-verify")
@@ -229,7 +229,7 @@ def trusting(module_factory: DaemonFactory, tls_flags: list[str], chains: dict[s
 @pytest.mark.parametrize("version", ["tls1.0", "tls1.2", "tls1.3"])
 @pytest.mark.parametrize("weak", ["nothing", "root"])
 def test_chain_is_accepted_whatever_a_trusted_certificate_is_signed_with(
-    trusting: Daemon, chains: dict[str, KeyPair], weak: str, version: str
+    trusting: Instance, chains: dict[str, KeyPair], weak: str, version: str
 ) -> None:
     with UpgradedClient(trusting.tcp_address, tls_client_context(version, chains[weak]), tls_v1=True) as client:
         client.publish("chains#ephemeral", b"x")
@@ -238,7 +238,7 @@ def test_chain_is_accepted_whatever_a_trusted_certificate_is_signed_with(
 @pytest.mark.parametrize("version", ["tls1.0", "tls1.2", "tls1.3"])
 @pytest.mark.parametrize("weak", ["client-md5", "client-sha1", "intermediate-sha1", "behind-sha1"])
 def test_chain_with_a_weak_signature_is_refused(
-    trusting: Daemon, chains: dict[str, KeyPair], weak: str, version: str
+    trusting: Instance, chains: dict[str, KeyPair], weak: str, version: str
 ) -> None:
     context = tls_client_context(version, chains[weak])
     found = re.search(r" HTTPS: listening on (.*)", trusting.log())

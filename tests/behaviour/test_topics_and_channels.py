@@ -8,36 +8,36 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kit.daemons import Daemon, eventually
-from kit.nsq_client import RESPONSE, Client, Frame, Message, split_frames
+from kit.daemons import Instance, eventually
+from kit.nsq_client import RESPONSE, Frame, NSQClient, ReceivedMessage, split_frames
 from kit.traffic import DaemonFactory, create, finish, post, wait_for
 
 
 @pytest.fixture(scope="module")
-def nsqd(module_factory: DaemonFactory) -> Daemon:
+def nsqd(module_factory: DaemonFactory) -> Instance:
     return module_factory()
 
 
 @pytest.fixture
-def consumer(nsqd: Daemon) -> Client:
-    return Client(nsqd.tcp_address)
+def consumer(nsqd: Instance) -> NSQClient:
+    return NSQClient(nsqd.tcp_address)
 
 
-def bodies(messages: list[Message]) -> list[bytes]:
+def bodies(messages: list[ReceivedMessage]) -> list[bytes]:
     return [message.body for message in messages]
 
 
 # Coming
 
 
-def test_sub_creates_topic_and_channel_and_http_does_too(nsqd: Daemon, client: Client, topic: str) -> None:
+def test_sub_creates_topic_and_channel_and_http_does_too(nsqd: Instance, client: NSQClient, topic: str) -> None:
     client.subscribe(topic, "by-sub")
     create(nsqd, topic, "by-http", "by-http")
     found = nsqd.topic_stats(topic)
     assert [entry["channel_name"] for entry in found["channels"]] == ["by-http", "by-sub"]
 
 
-def test_messages_wait_in_the_topic_while_it_has_no_channel(nsqd: Daemon, client: Client, topic: str) -> None:
+def test_messages_wait_in_the_topic_while_it_has_no_channel(nsqd: Instance, client: NSQClient, topic: str) -> None:
     create(nsqd, topic, "deleted")
     post(nsqd, f"/channel/delete?topic={topic}&channel=deleted")
     client.publish(topic, b"0", b"1")
@@ -53,7 +53,7 @@ def test_messages_wait_in_the_topic_while_it_has_no_channel(nsqd: Daemon, client
 
 
 def test_paused_topic_keeps_its_messages_until_it_is_unpaused(
-    nsqd: Daemon, client: Client, consumer: Client, topic: str
+    nsqd: Instance, client: NSQClient, consumer: NSQClient, topic: str
 ) -> None:
     consumer.subscribe(topic, "c", rdy=10)
     post(nsqd, f"/topic/pause?topic={topic}")
@@ -68,11 +68,11 @@ def test_paused_topic_keeps_its_messages_until_it_is_unpaused(
 
 
 def test_paused_channel_keeps_its_messages_while_others_get_theirs(
-    nsqd: Daemon, client: Client, consumer: Client, topic: str
+    nsqd: Instance, client: NSQClient, consumer: NSQClient, topic: str
 ) -> None:
     consumer.subscribe(topic, "paused", rdy=1)
     post(nsqd, f"/channel/pause?topic={topic}&channel=paused")
-    with Client(nsqd.tcp_address) as other, Client(nsqd.tcp_address) as late:
+    with NSQClient(nsqd.tcp_address) as other, NSQClient(nsqd.tcp_address) as late:
         other.subscribe(topic, "other", rdy=10)
         client.publish(topic, b"x", b"y")
         finish(other, 2)
@@ -87,7 +87,9 @@ def test_paused_channel_keeps_its_messages_while_others_get_theirs(
 # Emptying
 
 
-def test_emptied_topic_drops_what_no_channel_has(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
+def test_emptied_topic_drops_what_no_channel_has(
+    nsqd: Instance, client: NSQClient, consumer: NSQClient, topic: str
+) -> None:
     consumer.subscribe(topic, "c")
     client.publish(topic, b"in the channel")
     wait_for(nsqd, topic, "c", depth=1)
@@ -103,7 +105,7 @@ def test_emptied_topic_drops_what_no_channel_has(nsqd: Daemon, client: Client, c
 
 
 def test_emptied_channel_drops_queued_in_flight_and_deferred_messages(
-    nsqd: Daemon, client: Client, consumer: Client, topic: str
+    nsqd: Instance, client: NSQClient, consumer: NSQClient, topic: str
 ) -> None:
     consumer.subscribe(topic, "c", rdy=2)
     client.publish(topic, *[b"%d" % number for number in range(5)])
@@ -130,7 +132,7 @@ def test_emptied_channel_drops_queued_in_flight_and_deferred_messages(
 
 
 def test_deleted_channel_closes_its_consumers_without_a_frame(
-    nsqd: Daemon, client: Client, consumer: Client, topic: str
+    nsqd: Instance, client: NSQClient, consumer: NSQClient, topic: str
 ) -> None:
     consumer.subscribe(topic, "c")
     client.publish(topic, b"x")
@@ -144,7 +146,7 @@ def test_deleted_channel_closes_its_consumers_without_a_frame(
 
 def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0")
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as consumer:
         client.publish(f"{topic}-kept", b"x")
         consumer.subscribe(topic, "c")
         client.publish(topic, b"0", b"1")
@@ -167,7 +169,9 @@ def test_deleted_topic_takes_its_channels_consumers_and_files_with_it(nsqd_facto
         assert (found["message_count"], found["paused"], found["channels"]) == (1, False, [])
 
 
-def test_ephemeral_channel_goes_with_last_client(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
+def test_ephemeral_channel_goes_with_last_client(
+    nsqd: Instance, client: NSQClient, consumer: NSQClient, topic: str
+) -> None:
     client.subscribe(topic, "c#ephemeral")
     consumer.subscribe(topic, "c#ephemeral")
     client.close()
@@ -176,7 +180,9 @@ def test_ephemeral_channel_goes_with_last_client(nsqd: Daemon, client: Client, c
     eventually(lambda: nsqd.topic_stats(topic)["channels"] == [])
 
 
-def test_ephemeral_topic_goes_with_its_last_channel(nsqd: Daemon, client: Client, consumer: Client, topic: str) -> None:
+def test_ephemeral_topic_goes_with_its_last_channel(
+    nsqd: Instance, client: NSQClient, consumer: NSQClient, topic: str
+) -> None:
     name, quoted = f"{topic}#ephemeral", f"{topic}%23ephemeral"
     consumer.subscribe(name, "c#ephemeral")
     create(nsqd, quoted, "ordinary")
@@ -188,12 +194,12 @@ def test_ephemeral_topic_goes_with_its_last_channel(nsqd: Daemon, client: Client
     assert nsqd.topic_stats(name)["depth"] == 1
 
 
-def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, topic: str) -> None:
+def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Instance, topic: str) -> None:
     # For ours only: the real daemon answers some of these SUBs with `E_SUB_FAILED SUB failed exiting`.
     name = f"{topic}#ephemeral"
-    with Client(gnsqd.tcp_address) as publisher:
+    with NSQClient(gnsqd.tcp_address) as publisher:
         for _ in range(50):
-            with Client(gnsqd.tcp_address) as consumer:
+            with NSQClient(gnsqd.tcp_address) as consumer:
                 consumer.subscribe(name, "c#ephemeral", rdy=1)
                 publisher.publish(name, b"x")
                 assert bodies(finish(consumer, 1)) == [b"x"]
@@ -202,17 +208,17 @@ def test_consumer_may_come_back_to_an_ephemeral_channel_at_once(gnsqd: Daemon, t
 
 @pytest.mark.parametrize("kind", ["channel", "topic"])
 def test_consumer_that_comes_back_during_a_deletion_receives_what_is_published_afterwards(
-    gnsqd: Daemon, topic: str, kind: str
+    gnsqd: Instance, topic: str, kind: str
 ) -> None:
     # For ours only: the real daemon gives most of them a channel of the old topic, where nothing arrives (26).
-    with Client(gnsqd.tcp_address) as publisher, ThreadPoolExecutor() as background:
+    with NSQClient(gnsqd.tcp_address) as publisher, ThreadPoolExecutor() as background:
         for number in range(10):
             name = f"{topic}-{number}"
-            with Client(gnsqd.tcp_address) as first:
+            with NSQClient(gnsqd.tcp_address) as first:
                 first.subscribe(name, "c", rdy=1)
                 deletion = background.submit(post, gnsqd, f"/{kind}/delete?topic={name}&channel=c")
                 assert first.recv_until_closed() == b""
-            with Client(gnsqd.tcp_address) as again:
+            with NSQClient(gnsqd.tcp_address) as again:
                 again.subscribe(name, "c", rdy=1)
                 deletion.result()
                 publisher.publish(name, b"x")
@@ -225,7 +231,7 @@ def test_consumer_that_comes_back_during_a_deletion_receives_what_is_published_a
 def test_what_exceeds_memory_goes_to_disk_and_all_is_delivered(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=10", "--max-bytes-per-file=4000")
     expected = [b"%d" % number for number in range(1000)]
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as consumer:
         for first in range(0, 500, 50):
             client.publish(topic, *expected[first : first + 50])
         assert wait_for(nsqd, topic, depth=500)["backend_depth"] == 490
@@ -243,7 +249,7 @@ def test_what_exceeds_memory_goes_to_disk_and_all_is_delivered(nsqd_factory: Dae
 
 def test_without_a_memory_queue_everything_goes_through_the_disk(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=0")
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as consumer:
         client.publish(topic, b"0", b"1", b"2")
         assert wait_for(nsqd, topic, depth=3)["backend_depth"] == 3
         consumer.subscribe(topic, "c")
@@ -264,7 +270,7 @@ def test_without_a_memory_queue_everything_goes_through_the_disk(nsqd_factory: D
 def test_ephemeral_topic_and_channel_drop_what_exceeds_their_memory(nsqd_factory: DaemonFactory, topic: str) -> None:
     nsqd = nsqd_factory("--mem-queue-size=2")
     name = f"{topic}#ephemeral"
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as consumer:
         for body in (b"0", b"1", b"2"):
             client.publish(name, body)
         assert wait_for(nsqd, name, depth=2)["message_count"] == 3
@@ -282,7 +288,7 @@ def test_ephemeral_topic_and_channel_drop_what_exceeds_their_memory(nsqd_factory
 
 
 def test_publisher_may_publish_to_many_topics_and_consume_on_the_same_connection(
-    nsqd: Daemon, client: Client, topic: str
+    nsqd: Instance, client: NSQClient, topic: str
 ) -> None:
     client.subscribe(topic, "c", rdy=5)
     client.send(b"".join(b"PUB %b-%d\n\x00\x00\x00\x01x" % (topic.encode(), number) for number in range(20)))
@@ -294,8 +300,8 @@ def test_publisher_may_publish_to_many_topics_and_consume_on_the_same_connection
         assert nsqd.topic_stats(f"{topic}-{number}")["message_count"] == 1
 
 
-def test_client_that_sends_commands_and_leaves_at_once_has_them_done(nsqd: Daemon, topic: str) -> None:
-    with Client(nsqd.tcp_address) as client:
+def test_client_that_sends_commands_and_leaves_at_once_has_them_done(nsqd: Instance, topic: str) -> None:
+    with NSQClient(nsqd.tcp_address) as client:
         client.send(b"".join(b"PUB %b\n\x00\x00\x00\x01x" % topic.encode() for _ in range(100)))
         client.sock.shutdown(1)
         assert split_frames(client.recv_until_closed()) == [Frame(RESPONSE, b"OK")] * 100

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.http_api import ask
-from kit.lookupds import EMBEDDED, EmbeddedLookupd
-from kit.nsq_client import Client
+from kit.lookupds import EMBEDDED, LookupdInside
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create
 
 EXPERIMENT = "--enable-experiment=topology-aware-consumption"
@@ -20,9 +20,9 @@ HERE = ("--topology-region=region", "--topology-zone=zone")
 KEYS = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 
 
-def consumer(stack: ExitStack, nsqd: Daemon, rdy: int, **settings: object) -> Client:
+def consumer(stack: ExitStack, nsqd: Instance, rdy: int, **settings: object) -> NSQClient:
     """Connects a consumer that waits for messages when this returns."""
-    client = stack.enter_context(Client(nsqd.tcp_address))
+    client = stack.enter_context(NSQClient(nsqd.tcp_address))
     client.identify(output_buffer_timeout=-1, client_id=f"{time.monotonic_ns():020}", **settings)
     client.subscribe("t", "c", rdy)
     eventually(lambda: all(one["ready_count"] == rdy for one in nsqd.channel_stats("t", "c")["clients"]))
@@ -30,21 +30,21 @@ def consumer(stack: ExitStack, nsqd: Daemon, rdy: int, **settings: object) -> Cl
     return client
 
 
-def counts(nsqd: Daemon) -> list[int]:
+def counts(nsqd: Instance) -> list[int]:
     """Returns how many messages each consumer has got, in the order in which they came."""
     clients = sorted(nsqd.channel_stats("t", "c")["clients"], key=itemgetter("client_id"))
     return [client["message_count"] for client in clients]
 
 
-def publish(nsqd: Daemon, count: int) -> None:
+def publish(nsqd: Instance, count: int) -> None:
     """Publishes each message when the one before has gone to a consumer, or nobody is ready."""
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         for _ in range(count):
             client.publish("t", b"x")
             time.sleep(0.01)
 
 
-def local_counts(nsqd: Daemon) -> list[Any]:
+def local_counts(nsqd: Instance) -> list[Any]:
     channel = nsqd.channel_stats("t", "c")
     return [channel.get(key) for key in KEYS]
 
@@ -109,7 +109,7 @@ def test_messages_that_are_not_in_the_sample_are_counted(gnsqd_factory: DaemonFa
 
 def test_names_are_shown(gnsqd_factory: DaemonFactory) -> None:
     nsqd = gnsqd_factory(*HERE, EXPERIMENT)
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as plain:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as plain:
         answer = client.identify(feature_negotiation=True, topology_region="other", topology_zone="zone").data
         assert answer.endswith(b',"output_buffer_timeout":250,"topology_region":"region","topology_zone":"zone"}')
         client.subscribe("t", "c", 1)
@@ -125,8 +125,8 @@ def test_names_are_shown(gnsqd_factory: DaemonFactory) -> None:
     assert " TopologyRegion:other TopologyZone:zone}" in nsqd.log()
 
 
-def test_nothing_is_shown_by_default(gnsqd: Daemon) -> None:
-    with Client(gnsqd.tcp_address) as client:
+def test_nothing_is_shown_by_default(gnsqd: Instance) -> None:
+    with NSQClient(gnsqd.tcp_address) as client:
         answer = client.identify(feature_negotiation=True, topology_region="other", topology_zone=5).data
         client.subscribe("t", "c", 1)
         client.publish("t", b"x")
@@ -137,7 +137,7 @@ def test_nothing_is_shown_by_default(gnsqd: Daemon) -> None:
 
 def test_nsqlookupd_shows_them(gnsqd_factory: DaemonFactory) -> None:
     with_lookupd = gnsqd_factory(*EMBEDDED, *HERE)
-    lookupd = EmbeddedLookupd(with_lookupd)
+    lookupd = LookupdInside(with_lookupd)
     others = [gnsqd_factory(lookupd.flag, *place) for place in (["--topology-zone=there"], [])]
     for nsqd in (with_lookupd, *others):
         create(nsqd, "t")

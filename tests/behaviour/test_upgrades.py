@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from behaviour.test_identify import DEFAULT_ANSWER
-from kit.daemons import DEADLINE, Daemon, last_flag, own_command
-from kit.nsq_client import ERROR, RESPONSE, Client, Frame, split_frames
+from kit.daemons import DEADLINE, Instance, last_flag, own_command
+from kit.nsq_client import ERROR, RESPONSE, Frame, NSQClient, split_frames
 from kit.traffic import DaemonFactory
 from kit.upgraded_client import TLS_VERSIONS, UPGRADES, UpgradedClient, tls_client_context
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarnin
 
 KeyPair = tuple[str, str]
 Contexts = dict[tuple[str, str], ssl.SSLContext]  # by identity and version
-Start = Callable[[str], Daemon]
+Start = Callable[[str], Instance]
 Connect = Callable[..., UpgradedClient]
 
 
@@ -74,9 +74,9 @@ policies = pytest.mark.parametrize("name", POLICIES)
 @pytest.fixture(scope="module")
 def start(module_factory: DaemonFactory, identities: dict[str, KeyPair], tls_flags: list[str]) -> Start:
     """Starts the daemon of a policy once, by name."""
-    running: dict[str, Daemon] = {}
+    running: dict[str, Instance] = {}
 
-    def start(name: str) -> Daemon:
+    def start(name: str) -> Instance:
         if name not in running:
             policy = POLICIES[name]
             flags = tls_flags if policy.certificate else []
@@ -87,7 +87,7 @@ def start(module_factory: DaemonFactory, identities: dict[str, KeyPair], tls_fla
 
 
 @pytest.fixture
-def nsqd(start: Start) -> Daemon:
+def nsqd(start: Start) -> Instance:
     return start("default")
 
 
@@ -106,7 +106,7 @@ def upgrade(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def connect(nsqd: Daemon, contexts: Contexts, upgrade: dict[str, Any]) -> Connect:
+def connect(nsqd: Instance, contexts: Contexts, upgrade: dict[str, Any]) -> Connect:
     return functools.partial(UpgradedClient, nsqd.tcp_address, contexts["none", "tls1.3"], **upgrade)
 
 
@@ -118,7 +118,7 @@ def topics() -> Iterator[str]:
     return (f"upgrades{number}#ephemeral" for number in _numbers)
 
 
-def exchange(client: Client, topic: str, bodies: list[bytes]) -> None:
+def exchange(client: NSQClient, topic: str, bodies: list[bytes]) -> None:
     client.publish(topic, *bodies)
     client.subscribe(topic, "c#ephemeral", rdy=1)
     for body in bodies:
@@ -142,7 +142,7 @@ def answer(
     }
 
 
-def refused(daemon: Daemon, context: ssl.SSLContext, fields: dict[str, Any]) -> bool:
+def refused(daemon: Instance, context: ssl.SSLContext, fields: dict[str, Any]) -> bool:
     try:
         UpgradedClient(daemon.tcp_address, context, **fields).close()
     except (ssl.SSLError, ConnectionError):
@@ -184,7 +184,7 @@ def test_where_tls_is_required_nothing_but_identify_is_answered_without(start: S
     address = start(name).tcp_address
     for line in LINES:
         for identified in (False, True):
-            with Client(address) as client:
+            with NSQClient(address) as client:
                 if identified:
                     assert client.identify(tls_v1=True).data == b"OK"  # features were not negotiated
                 client.command(line)
@@ -220,7 +220,7 @@ def test_level_and_choice_of_compression_are_agreed(
             exchange(client, next(topics), [b"x", b"body" * 500])
 
 
-def test_statistics_show_the_upgrades(nsqd: Daemon, connect: Connect, topic: str, upgrade: dict[str, Any]) -> None:
+def test_statistics_show_the_upgrades(nsqd: Instance, connect: Connect, topic: str, upgrade: dict[str, Any]) -> None:
     tls = "tls_v1" in upgrade
     with connect() as client:
         client.subscribe(topic, "c")
@@ -231,8 +231,8 @@ def test_statistics_show_the_upgrades(nsqd: Daemon, connect: Connect, topic: str
 
 
 @pytest.mark.parametrize("tls", [{}, {"tls_v1": True}], ids=["plain", "tls"])
-def test_both_compressions_are_refused_before_any_upgrade(nsqd: Daemon, tls: dict[str, bool]) -> None:
-    with Client(nsqd.tcp_address) as client:
+def test_both_compressions_are_refused_before_any_upgrade(nsqd: Instance, tls: dict[str, bool]) -> None:
+    with NSQClient(nsqd.tcp_address) as client:
         frame = client.identify(feature_negotiation=True, deflate=True, snappy=True, **tls)
         assert frame == (ERROR, b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
         assert client.recv_until_closed() == b""
@@ -267,7 +267,7 @@ def test_bodies_of_every_size_pass_both_ways(connect: Connect, topic: str) -> No
 
 
 def test_every_answer_and_message_can_be_read_at_once_and_to_its_end(
-    connect: Connect, publisher: Client, topic: str
+    connect: Connect, publisher: NSQClient, topic: str
 ) -> None:
     # Nothing waits for bytes to follow; the buffer's clock is set so that it does not help.
     with connect(timeout=10, output_buffer_timeout=30000, heartbeat_interval=60000) as client:
@@ -299,7 +299,7 @@ def test_commands_may_arrive_in_any_pieces(connect: Connect, topic: str) -> None
 
 
 def test_second_identify_is_answered_inside_the_upgraded_stream(
-    nsqd: Daemon, connect: Connect, topics: Iterator[str]
+    nsqd: Instance, connect: Connect, topics: Iterator[str]
 ) -> None:
     # The real daemon writes plain bytes when that sets a new output buffer (NSQD-COMPAT 0.1, item 13).
     ours = {"output_buffer_size": 64} if nsqd.command == own_command() else {}
@@ -331,7 +331,7 @@ def test_identify_that_asks_for_an_upgrade_again_is_refused(
 
 @pytest.mark.parametrize("upgrade", ["deflate", "snappy"])
 def test_compression_may_follow_tls_by_a_second_identify(
-    nsqd: Daemon, contexts: Contexts, topics: Iterator[str], upgrade: str
+    nsqd: Instance, contexts: Contexts, topics: Iterator[str], upgrade: str
 ) -> None:
     with UpgradedClient(nsqd.tcp_address, contexts["none", "tls1.3"], tls_v1=True) as client:
         client.upgrade(None, {upgrade: True})
@@ -343,7 +343,7 @@ def test_compression_may_follow_tls_by_a_second_identify(
 
 @pytest.mark.peer
 def test_go_tools_publish_and_consume(
-    nsqd: Daemon, peer_binary: Callable[[str], Path], tmp_path: Path, topic: str, upgrade: dict[str, Any]
+    nsqd: Instance, peer_binary: Callable[[str], Path], tmp_path: Path, topic: str, upgrade: dict[str, Any]
 ) -> None:
     randomness = random.Random(2)
     printable = bytes(range(0x20, 0x7F))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cli.fake_nsqd import FakeServer
 from cli.gnsqadmin import FakeNode
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.peer_program import PeerProgram
 from kit.traffic import create, post, take, wait_for
 
@@ -14,36 +14,36 @@ _bound.bind(("127.0.0.1", 0))
 DOWN = "{}:{}".format(*_bound.getsockname())
 
 
-def address(node: Daemon | FakeNode | FakeServer | str) -> str:
+def address(node: Instance | FakeNode | FakeServer | str) -> str:
     """Returns the address of its HTTP API, as gnsqadmin writes it."""
     if isinstance(node, str):
         return node
-    return "{}:{}".format(*node.http_address) if isinstance(node, Daemon) else node.address
+    return "{}:{}".format(*node.http_address) if isinstance(node, Instance) else node.address
 
 
-def at(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
+def at(*nodes: Instance | FakeNode | FakeServer | str) -> list[str]:
     """Returns the options that name these nodes."""
     return [f"--nsqd-http-address={address(node)}" for node in nodes]
 
 
-def at_lookupd(*nodes: Daemon | FakeNode | FakeServer | str) -> list[str]:
+def at_lookupd(*nodes: Instance | FakeNode | FakeServer | str) -> list[str]:
     return [f"--lookupd-http-address={address(node)}" for node in nodes]
 
 
-def topics(daemon: Daemon) -> list[str]:
+def topics(daemon: Instance) -> list[str]:
     return [topic["topic_name"] for topic in daemon.stats()["topics"]]
 
 
-def channels(daemon: Daemon, topic: str) -> list[str]:
+def channels(daemon: Instance, topic: str) -> list[str]:
     return [channel["channel_name"] for channel in daemon.topic_stats(topic)["channels"]]
 
 
-def publish(daemon: Daemon, topic: str, count: int) -> None:
+def publish(daemon: Instance, topic: str, count: int) -> None:
     """Publishes messages "0", "1", ... in one MPUB."""
     post(daemon, f"/mpub?topic={topic}", b"\n".join(b"%d" % number for number in range(count)))
 
 
-def fill(daemon: Daemon, topic: str, *channels: str, count: int) -> None:
+def fill(daemon: Instance, topic: str, *channels: str, count: int) -> None:
     """Creates the channels, and publishes messages "0", "1", ... that each of them then has."""
     create(daemon, topic, *channels)
     publish(daemon, topic, count)
@@ -51,7 +51,7 @@ def fill(daemon: Daemon, topic: str, *channels: str, count: int) -> None:
         wait_for(daemon, topic, channel, depth=count)
 
 
-def bodies(daemon: Daemon, topic: str, count: int, channel: str = "c") -> list[bytes]:
+def bodies(daemon: Instance, topic: str, count: int, channel: str = "c") -> list[bytes]:
     """Returns the bodies of that many messages of a channel, in order; there are no others."""
     return sorted(message.body for message in take(daemon, topic, channel, count))
 
@@ -61,14 +61,14 @@ class Registered:
     """Two nodes of the kind under test that registered with a real nsqlookupd."""
 
     lookupd: PeerProgram
-    nodes: list[Daemon]
+    nodes: list[Instance]
 
     @property
     def flag(self) -> str:
         """The option that names the nsqlookupd."""
         return f"--lookupd-http-address={self.lookupd.address['HTTP']}"
 
-    def wait_for_topic(self, topic: str, *nodes: Daemon, channel: str = "") -> None:
+    def wait_for_topic(self, topic: str, *nodes: Instance, channel: str = "") -> None:
         """Waits until the nsqlookupd lists the topic at these nodes (and the channel at any)."""
         ports = {int(node.http_address[1]) for node in nodes or self.nodes}
 

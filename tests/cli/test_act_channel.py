@@ -9,7 +9,7 @@ import pytest
 
 from cli.gnsqadmin import document, failure, gnsqadmin, ok, on_terminal, plain, rows, words
 from cli.nodes import address, at, fill
-from kit.daemons import Daemon
+from kit.daemons import Instance
 from kit.http_api import ask
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -19,18 +19,18 @@ RULES = ("channel", "rules", "t", "c")
 DEFERRED = ("channel", "deferred", "t", "c")
 
 
-def count(node: Daemon, of: str = "depth") -> int:
+def count(node: Instance, of: str = "depth") -> int:
     return int(node.channel_stats("t", "c")[of])
 
 
-Start = Callable[..., Daemon]
+Start = Callable[..., Instance]
 
 
 @pytest.fixture
 def finished(gnsqd_factory: DaemonFactory) -> Start:
     """Returns a function that starts a node with these options and three finished messages."""
 
-    def start(*flags: str) -> Daemon:
+    def start(*flags: str) -> Instance:
         node = gnsqd_factory(*flags)
         fill(node, "t", "c", count=3)
         post(node, "/channel/empty?topic=t&channel=c")
@@ -98,7 +98,7 @@ JOURNAL = ("--durability=process", "--mem-queue-size=2")
 def deferring(gnsqd_factory: DaemonFactory) -> Start:
     """Returns a function that starts a node whose channel has a message for each of these delays, which is its body."""
 
-    def start(*delays: int, flags: tuple[str, ...] = ()) -> Daemon:
+    def start(*delays: int, flags: tuple[str, ...] = ()) -> Instance:
         node = gnsqd_factory("--max-defer-time=8760h", *flags)
         create(node, "t", "c")
         for delay in delays:
@@ -157,7 +157,7 @@ def test_bodies_are_shown_as_text_and_kept_in_json(deferring: Start) -> None:
         assert all(text in screen for text in texts), screen
 
 
-def test_message_is_cancelled_on_the_node_that_has_it(deferring: Start, gnsqd: Daemon) -> None:
+def test_message_is_cancelled_on_the_node_that_has_it(deferring: Start, gnsqd: Instance) -> None:
     """Leaves out the third node, which does not have the channel."""
     other, node = deferring(HOUR), deferring(MINUTE, DAY, 2 * DAY, 3 * DAY, flags=JOURNAL)
     (id,) = (row["id"] for row in document(*DEFERRED, *at(node))["messages"] if row["body"] == str(2 * DAY))

@@ -7,7 +7,7 @@ import pytest
 from cli.gnsqadmin import FakeNode, document, failure, http_answer, ok, rows, words
 from cli.nodes import address, at
 from gnsqd.options import OPTIONS
-from kit.daemons import Daemon
+from kit.daemons import Instance
 from kit.http_api import ask
 from kit.traffic import DaemonFactory
 from nsqadmin_cli.node_options import NODE_OPTIONS, parse, shown
@@ -19,11 +19,11 @@ def options(*args: str) -> list[dict[str, Any]]:
     return [node["options"] for node in document("config", "get", *args)["nodes"]]
 
 
-def of(nsqd: Daemon, key: str) -> str:
+def of(nsqd: Instance, key: str) -> str:
     return ask(nsqd, f"GET /config/{key}")[1]
 
 
-def test_get_shows_all_options_of_the_node(nsqd: Daemon) -> None:
+def test_get_shows_all_options_of_the_node(nsqd: Instance) -> None:
     [found] = options(*at(nsqd))
     assert {key: parse(key, of(nsqd, key)) for key in found} == found
     assert (found["mem_queue_size"], found["msg_timeout"], found["snappy"]) == (10000, 60_000_000_000, True)
@@ -62,7 +62,7 @@ def test_set_changes_all_nodes_and_shows_before_and_after(nsqd_factory: DaemonFa
     assert of(a, LOOKUPDS) == "[]"
 
 
-def test_what_a_node_refuses_changes_nothing(nsqd: Daemon) -> None:
+def test_what_a_node_refuses_changes_nothing(nsqd: Instance) -> None:
     for option, value, reason in (
         ("log_level", "loud", "'loud' is not a value for log_level, expected debug, info, warn, error or fatal"),
         (LOOKUPDS, "[1]", f"'[1]' is not a value for {LOOKUPDS}"),

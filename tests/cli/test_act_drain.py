@@ -8,23 +8,23 @@ import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, ctrl_c, document, end, failure, gnsqadmin, http_answer, start, words
 from cli.nodes import address, at, fill
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.http_api import ask
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory
 
 LONG = "--drain-timeout=1h"
 
 
 @pytest.fixture
-def holding(gnsqd_factory: DaemonFactory) -> Daemon:
+def holding(gnsqd_factory: DaemonFactory) -> Instance:
     """Starts a node that drains for up to an hour, with two messages for a channel without a consumer."""
     node = gnsqd_factory(LONG)
     fill(node, "t", "c", count=2)
     return node
 
 
-def is_draining(nsqd: Daemon) -> bool:
+def is_draining(nsqd: Instance) -> bool:
     return bool(json.loads(ask(nsqd, "GET /drain")[1])["draining"])
 
 
@@ -45,13 +45,13 @@ def test_start_status_and_cancel_show_how_far_it_is(gnsqd_factory: DaemonFactory
     assert failure("drain", "watch", *at(gnsqd)) == "no node is draining"
 
 
-def test_watch_ends_when_the_nodes_are_empty_and_have_exited(holding: Daemon, gnsqd_factory: DaemonFactory) -> None:
+def test_watch_ends_when_the_nodes_are_empty_and_have_exited(holding: Instance, gnsqd_factory: DaemonFactory) -> None:
     empty = gnsqd_factory(LONG)
     with Terminal(120, 40, "drain", "start", "--watch", *at(holding, empty)) as terminal:
         terminal.wait_for("Drain them? [y/N]")
         terminal.type("y\r")
         terminal.wait_for("draining 2 nodes", "/ 2 messages")
-        with Client(holding.tcp_address) as consumer:
+        with NSQClient(holding.tcp_address) as consumer:
             consumer.subscribe("t", "c", rdy=2)
             for _ in range(2):
                 consumer.command(b"FIN " + consumer.message().id)
@@ -73,7 +73,7 @@ def test_watch_fails_when_the_time_was_up(gnsqd_factory: DaemonFactory) -> None:
     assert gnsqd.wait() == 0
 
 
-def watching(nsqd: Daemon) -> "subprocess.Popen[bytes]":
+def watching(nsqd: Instance) -> "subprocess.Popen[bytes]":
     """Starts a run of `drain watch`, and waits until it has looked more than once."""
     document("drain", "start", "--yes", *at(nsqd))
     looks = nsqd.log().count("GET /drain")
@@ -82,7 +82,7 @@ def watching(nsqd: Daemon) -> "subprocess.Popen[bytes]":
     return process
 
 
-def test_ctrl_c_ends_the_watching_and_not_the_drain_whose_cancellation_is_reported(holding: Daemon) -> None:
+def test_ctrl_c_ends_the_watching_and_not_the_drain_whose_cancellation_is_reported(holding: Instance) -> None:
     with watching(holding) as process:
         code, out, err = ctrl_c(process)
     assert (code, out, err.strip()) == (130, "", "the drain continues; gnsqadmin drain cancel cancels it")

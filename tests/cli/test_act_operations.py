@@ -10,12 +10,12 @@ import pytest
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, document, failure, gnsqadmin, http_answer, rows, words
 from cli.nodes import DOWN, Registered, address, at, at_lookupd, channels, fill, publish, topics
-from kit.daemons import Daemon, eventually
-from kit.nsq_client import Client
+from kit.daemons import Instance, eventually
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 
-def paused(nsqd: Daemon) -> set[str]:
+def paused(nsqd: Instance) -> set[str]:
     """Returns the topics and channels that are."""
     states = {}
     for topic in nsqd.stats()["topics"]:
@@ -58,7 +58,7 @@ def test_pause_and_unpause_reach_every_node_once(nsqd_factory: DaemonFactory) ->
     assert paused(b) == set()
 
 
-def test_empty_of_a_topic_leaves_its_channels_alone_without_an_option(nsqd: Daemon) -> None:
+def test_empty_of_a_topic_leaves_its_channels_alone_without_an_option(nsqd: Instance) -> None:
     fill(nsqd, "t", "c", count=3)
     post(nsqd, "/topic/pause?topic=t")
     publish(nsqd, "t", 4)
@@ -72,7 +72,7 @@ def test_empty_of_a_channel_loses_all_its_messages_and_keeps_its_clients(nsqd_fa
     nsqd, other = nsqd_factory(), nsqd_factory()
     fill(nsqd, "t", "c", count=5)
     create(nsqd, "t", "other")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=2)
         wait_for(nsqd, "t", "c", in_flight_count=2)
         table = words("channel", "empty", "t", "c", "--yes", *at(nsqd))
@@ -92,7 +92,7 @@ def test_delete_reports_what_was_lost_on_each_node_and_ends_consumers(nsqd_facto
     fill(b, "t", "c", count=1)
     create(a, "t", "d")
     create(c, "other")
-    with Client(b.tcp_address) as client:
+    with NSQClient(b.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.message()
         wait_for(b, "t", "c", in_flight_count=1)
@@ -105,7 +105,7 @@ def test_delete_reports_what_was_lost_on_each_node_and_ends_consumers(nsqd_facto
     assert (topics(a), topics(b), topics(c)) == ([], [], ["other"])
 
 
-def test_what_fails_has_a_row_and_unknown_names_may_be_at_a_node_that_is_down(nsqd: Daemon) -> None:
+def test_what_fails_has_a_row_and_unknown_names_may_be_at_a_node_that_is_down(nsqd: Instance) -> None:
     create(nsqd, "t")
     code, out, err = gnsqadmin("topic", "pause", "t", *at(nsqd, DOWN))
     assert (code, err) == (1, f"Error: nsqd at {DOWN}: connection refused\n")
@@ -239,7 +239,7 @@ def test_a_pattern_pauses_every_match_on_all_nodes(nsqd_factory: DaemonFactory) 
     assert (paused(a), paused(b)) == ({"orders/billing"}, {"orders/billing", "orders_eu/billing"})
 
 
-def test_a_pattern_empties_and_deletes_with_the_losses_shown(nsqd: Daemon) -> None:
+def test_a_pattern_empties_and_deletes_with_the_losses_shown(nsqd: Instance) -> None:
     fill(nsqd, "orders", "billing", count=3)
     fill(nsqd, "orders_eu", "archive", count=4)
     fill(nsqd, "clicks", "billing", count=5)

@@ -15,7 +15,7 @@ from click.shell_completion import ShellComplete
 from cli.fake_nsqd import StatsNsqd, node, topic
 from cli.gnsqadmin import COMMAND, FakeNode, environment, failure, gnsqadmin, ok
 from cli.nodes import DOWN, address
-from kit.daemons import DEADLINE, Daemon
+from kit.daemons import DEADLINE, Instance
 from kit.traffic import create
 from nsqadmin_cli import context as contexts
 from nsqadmin_cli.cli import cli
@@ -155,7 +155,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return lambda *words: [found.value for found in shell.get_completions(list(words[:-1]), words[-1])]
 
 
-def test_topics_and_channels_are_completed_live(live: Callable[..., list[str]], nsqd: Daemon) -> None:
+def test_topics_and_channels_are_completed_live(live: Callable[..., list[str]], nsqd: Instance) -> None:
     create(nsqd, "orders", "archive", "billing")
     create(nsqd, "other", "crm", "backup")
     at = f"--nsqd-http-address={address(nsqd)}"
@@ -222,7 +222,7 @@ def test_scripts_are_what_the_shell_takes(shell: str) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
-def test_bash_completes_with_the_script(nsqd: Daemon, tmp_path: Path) -> None:
+def test_bash_completes_with_the_script(nsqd: Instance, tmp_path: Path) -> None:
     create(nsqd, "orders", "archive", "billing")
     program = tmp_path / "gnsqadmin"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')

@@ -19,8 +19,8 @@ from cli.gnsqadmin import failure, gnsqadmin, ok, plain, rows
 from cli.nodes import at, fill, publish
 from gnsqd.shared.disk_format import frame_records
 from interop.test_golden import GOLDEN, expectation
-from kit.daemons import Daemon, eventually
-from kit.nsq_client import Client
+from kit.daemons import Instance, eventually
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, take, wait_for
 
 # case: soundness, and how many messages verify reads in each queue where that is not what the real nsqd delivers
@@ -95,7 +95,7 @@ def test_verify_and_export_read_what_nsqd_delivers_and_know_damage(tmp_path: Pat
     assert contents(directory) == before
 
 
-def test_export_has_everything_of_a_message_and_load_publishes_it(nsqd: Daemon, tmp_path: Path) -> None:
+def test_export_has_everything_of_a_message_and_load_publishes_it(nsqd: Instance, tmp_path: Path) -> None:
     target = tmp_path / "busy.ndjson.gz"
     arguments = ["export", str(GOLDEN / "basic" / "data"), str(target), "--topic=orders", "--channel=busy"]
     assert document(*arguments)["queues"] == [{"queue": "orders:busy", "messages": 3, "lost_bytes": 0}]
@@ -163,7 +163,7 @@ def test_verify_finds_no_fault_with_what_a_running_nsqd_does(nsqd_factory: Daemo
     """Reads while meta is older than the files, and files go."""
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=2000", "--sync-timeout=60s")
     create(nsqd, "t", "c")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         total = 0
         for _ in range(2):
@@ -202,7 +202,7 @@ def killed(gnsqd_factory: DaemonFactory) -> Path:
     create(nsqd, "t", "c")
     for _ in range(3):
         publish(nsqd, "t", 100)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.command(b"FIN " + client.message().id)
         wait_for(nsqd, "t", "c", depth=298)

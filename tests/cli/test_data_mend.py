@@ -14,7 +14,7 @@ from cli.gnsqadmin import failure, gnsqadmin, ok
 from cli.nodes import bodies, fill, publish
 from cli.test_data_look import TOPIC_T, contents, document, exported, golden, make, message
 from interop.test_golden import GOLDEN, drain, expectation, recorded
-from kit.daemons import Daemon, StartFailed
+from kit.daemons import Instance, NotStarted
 from kit.http_api import ask
 from kit.traffic import DaemonFactory
 
@@ -127,7 +127,7 @@ def test_gnsqd_offers_repairs_of_unserved_messages(
     if text is not None:
         (directory / "nsqd.dat").write_text(text)
     if names is None:
-        with pytest.raises(StartFailed) as failed:
+        with pytest.raises(NotStarted) as failed:
             gnsqd_factory(data_path=directory)
         log = str(failed.value)
     else:
@@ -257,7 +257,7 @@ def test_what_root_writes_belongs_to_the_owner_of_the_directory(tmp_path: Path) 
 
 
 @pytest.fixture
-def ended(gnsqd_factory: DaemonFactory) -> Daemon:
+def ended(gnsqd_factory: DaemonFactory) -> Instance:
     """Ends a gnsqd that leaves 20 messages for each of two channels, and two in a topic without any."""
     nsqd = gnsqd_factory("--durability=process", "--mem-queue-size=5")
     fill(nsqd, "t", "c", "d", count=20)
@@ -267,7 +267,7 @@ def ended(gnsqd_factory: DaemonFactory) -> Daemon:
 
 
 @pytest.mark.peer
-def test_converted_journals_are_delivered_by_the_real_nsqd(ended: Daemon, peer_binary: Callable[[str], Path]) -> None:
+def test_converted_journals_are_delivered_by_the_real_nsqd(ended: Instance, peer_binary: Callable[[str], Path]) -> None:
     left = ended.data_path
     before = contents(left)
     assert "42 messages would be converted. Nothing was done." in ok("data", "convert", str(left), "--dry-run")
@@ -284,7 +284,7 @@ def test_converted_journals_are_delivered_by_the_real_nsqd(ended: Daemon, peer_b
     assert bodies(ended, "alone", 2) == [b"0", b"1"]
 
 
-def test_conversion_that_the_disk_refuses_keeps_the_journals(ended: Daemon) -> None:
+def test_conversion_that_the_disk_refuses_keeps_the_journals(ended: Instance) -> None:
     left = ended.data_path
     before = {path.name: path.read_bytes() for path in left.glob("*.journal.*")}
     (left / "t:c.diskqueue.meta.dat").mkdir()  # in the place of a file that has to be written

@@ -10,7 +10,7 @@ import pytest
 
 from cli.gnsqadmin import RunResult, Terminal, document, gnsqadmin, misuse
 from cli.nodes import address, at, fill, publish
-from kit.daemons import Daemon, own_command
+from kit.daemons import Instance, own_command
 from kit.http_api import ask
 from kit.traffic import DaemonFactory, create, post, wait_for
 
@@ -141,7 +141,9 @@ NOWHERE_OF_OURS = {
 }
 
 
-def test_what_no_node_has_is_not_found_and_the_nearest_name_suggested(nsqd: Daemon, daemon_command: list[str]) -> None:
+def test_what_no_node_has_is_not_found_and_the_nearest_name_suggested(
+    nsqd: Instance, daemon_command: list[str]
+) -> None:
     create(nsqd, "orders", "billing", "archive")
     table = NOWHERE | (NOWHERE_OF_OURS if daemon_command == own_command() else {})
     found = {words: gnsqadmin(*words.split(), *at(nsqd)) for words in table}
@@ -187,7 +189,7 @@ KEEPING = ("--durability=process", "--retention-bytes=1000000", "--max-defer-tim
 
 
 @pytest.fixture
-def filled(gnsqd_factory: DaemonFactory) -> Daemon:
+def filled(gnsqd_factory: DaemonFactory) -> Instance:
     """Starts a node that keeps finished messages: three are in t:c and one is deferred, t:done has finished four."""
     node = gnsqd_factory(*KEEPING)
     fill(node, "t", "c", "done", count=3)
@@ -199,13 +201,13 @@ def filled(gnsqd_factory: DaemonFactory) -> Daemon:
     return node
 
 
-def state(node: Daemon) -> list[Any]:
+def state(node: Instance) -> list[Any]:
     """Returns all that commands could have changed."""
     paths = ["/channel/rules?topic=t&channel=c", "/drain", "/config/log_level"]
     return [node.stats()["topics"], *(ask(node, f"GET {path}") for path in paths)]
 
 
-def test_what_nodes_do_not_take_changes_nothing(filled: Daemon) -> None:
+def test_what_nodes_do_not_take_changes_nothing(filled: Instance) -> None:
     before = state(filled)
     for words, (code, reason) in REFUSED.items():
         result = gnsqadmin(*words.split(), *at(filled))
@@ -230,7 +232,7 @@ CONFIRMED = {
 HINT = "Nothing was done: use --yes to do it, or --dry-run to see more"
 
 
-def test_nothing_is_done_without_a_terminal_and_yes_and_a_dry_run_shows_it(filled: Daemon, tmp_path: Path) -> None:
+def test_nothing_is_done_without_a_terminal_and_yes_and_a_dry_run_shows_it(filled: Instance, tmp_path: Path) -> None:
     (tmp_path / "topology").write_text('{"topic": "t", "channel": "new"}\n')
     (deferred,) = document("channel", "deferred", "t", "c", *at(filled))["messages"]
     before = state(filled)
@@ -257,7 +259,7 @@ def test_nothing_is_done_without_a_terminal_and_yes_and_a_dry_run_shows_it(fille
         ("y\r", "3           0          0   emptied", 0),
     ],
 )
-def test_all_but_a_clear_yes_on_a_terminal_is_no(gnsqd: Daemon, keys: str, last: str, code: int) -> None:
+def test_all_but_a_clear_yes_on_a_terminal_is_no(gnsqd: Instance, keys: str, last: str, code: int) -> None:
     fill(gnsqd, "t", "c", count=3)
     with Terminal(120, 40, "channel", "empty", "t", "c", *at(gnsqd)) as terminal:
         question = terminal.wait_for("Empty it? [y/N]")
@@ -287,7 +289,7 @@ OURS = {
 
 @pytest.mark.peer
 def test_commands_that_the_real_nsqd_lacks_say_so(peer_binary: Callable[[str], Path], tmp_path: Path) -> None:
-    with Daemon([str(peer_binary("nsqd"))], tmp_path / "nsqd") as nsqd:
+    with Instance([str(peer_binary("nsqd"))], tmp_path / "nsqd") as nsqd:
         create(nsqd, "t", "c")
         for words, reason in OURS.items():
             result = gnsqadmin(*words.split(), *at(nsqd))
@@ -296,10 +298,10 @@ def test_commands_that_the_real_nsqd_lacks_say_so(peer_binary: Callable[[str], P
 
 @pytest.mark.peer
 def test_a_node_that_lacks_a_command_is_passed_over_beside_one_that_has_it(
-    gnsqd: Daemon, peer_binary: Callable[[str], Path], tmp_path: Path
+    gnsqd: Instance, peer_binary: Callable[[str], Path], tmp_path: Path
 ) -> None:
     create(gnsqd, "t", "c")
-    with Daemon([str(peer_binary("nsqd"))], tmp_path / "nsqd") as nsqd:
+    with Instance([str(peer_binary("nsqd"))], tmp_path / "nsqd") as nsqd:
         create(nsqd, "other")  # and not t, so that it is not asked about it
         for words in ("channel rules t c --rate=5 -y", "channel deferred t c", "peek t c", "drain start -n"):
             beside = gnsqadmin(*words.split(), *at(gnsqd, nsqd))

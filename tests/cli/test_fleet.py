@@ -7,8 +7,8 @@ from typing import Any
 from cli.fake_nsqd import StatsNsqd, channel, client, node, topic
 from cli.gnsqadmin import Terminal, ageless, document, failure, gnsqadmin, ok, rows, words
 from cli.nodes import DOWN, address, at, fill
-from kit.daemons import Daemon
-from kit.nsq_client import Client
+from kit.daemons import Instance
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post
 
 
@@ -48,7 +48,7 @@ def test_a_topology_is_exported_compared_and_imported(nsqd_factory: DaemonFactor
     assert differences(*load, *at(a, b)) == []
 
 
-def test_a_difference_is_only_of_nodes_that_answered(nsqd: Daemon, tmp_path: Path) -> None:
+def test_a_difference_is_only_of_nodes_that_answered(nsqd: Instance, tmp_path: Path) -> None:
     create(nsqd, "t")
     file = tmp_path / "topology.ndjson"
     file.write_text(ok("topology", "export", *at(nsqd)))
@@ -69,7 +69,7 @@ WRONG = {
 }
 
 
-def test_a_wrong_topology_is_one_line_of_error_and_nothing_is_done(gnsqd: Daemon, tmp_path: Path) -> None:
+def test_a_wrong_topology_is_one_line_of_error_and_nothing_is_done(gnsqd: Instance, tmp_path: Path) -> None:
     file = tmp_path / "topology.ndjson"
     for text, reason in WRONG.items():
         file.write_bytes(text)
@@ -112,10 +112,10 @@ def test_events_are_the_changes_between_two_looks() -> None:
     ]
 
 
-def test_events_of_a_running_node_appear_on_a_terminal(nsqd: Daemon) -> None:
+def test_events_of_a_running_node_appear_on_a_terminal(nsqd: Instance) -> None:
     with Terminal(120, 24, "events", "--interval=0.1", *at(nsqd)) as terminal:
         terminal.wait_for("Watching 1 node.")
-        with Client(nsqd.tcp_address) as consumer:
+        with NSQClient(nsqd.tcp_address) as consumer:
             consumer.identify(client_id="worker", hostname="h")
             consumer.subscribe("orders", "billing")
             terminal.wait_for("created       orders/billing", "connected     orders/billing", "worker (127.0.0.1:")
@@ -131,7 +131,7 @@ def test_stats_have_the_columns_order_and_channels_that_are_asked_for(nsqd_facto
     create(nodes[1], "orders", "well")
     for action in ("pause", "empty"):
         post(nodes[0], f"/channel/{action}?topic=orders&channel=archive")
-    with Client(nodes[0].tcp_address) as consumer:
+    with NSQClient(nodes[0].tcp_address) as consumer:
         consumer.subscribe("orders", "well")
         a, b = map(address, nodes)
         several = at(*nodes)

@@ -10,14 +10,14 @@ import pytest
 
 from cli.gnsqadmin import FakeNode, Terminal, ctrl_c, document, end, failure, gnsqadmin, ok, rows, start
 from cli.nodes import DOWN, Registered, address, at, topics
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.api import Nsqd
 from nsqadmin_cli.commands.bench import BenchLoad, Histogram, Measurements
 from nsqadmin_cli.http_client import Address, NodeClient, TLSSettings
 
 
-def test_it_loses_nothing_and_leaves_nothing(nsqd: Daemon) -> None:
+def test_it_loses_nothing_and_leaves_nothing(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     measured = document("bench", "--duration=0.5", "--size=100", *at(nsqd))
     published = measured["published"]
@@ -72,7 +72,7 @@ def test_people_get_a_histogram_and_programs_rows(nsqd_factory: DaemonFactory) -
         assert terminal.end() == 0
 
 
-def loading(*flags: str, nodes: list[Daemon]) -> "subprocess.Popen[bytes]":
+def loading(*flags: str, nodes: list[Instance]) -> "subprocess.Popen[bytes]":
     """Starts a long run, and waits until it has published to all nodes."""
     process = start("bench", "--duration=600", *flags, *at(*nodes))
     for node in nodes:
@@ -91,7 +91,7 @@ def test_ctrl_c_deletes_the_topic_at_other_nodes_while_one_hangs(nsqd_factory: D
     assert topics(well) == []
 
 
-def test_ctrl_c_names_a_node_where_the_topic_may_be_left(nsqd: Daemon) -> None:
+def test_ctrl_c_names_a_node_where_the_topic_may_be_left(nsqd: Instance) -> None:
     with loading("--timeout=2", nodes=[nsqd]) as process:
         [name] = topics(nsqd)
         nsqd.send_signal(signal.SIGSTOP)
@@ -153,7 +153,7 @@ def test_the_topic_is_deleted_after_the_last_request(monkeypatch: pytest.MonkeyP
     assert node.done == [*done, "delete topic"]
 
 
-def test_a_node_that_refuses_or_dies_is_one_line_of_error(gnsqd: Daemon, nsqd: Daemon) -> None:
+def test_a_node_that_refuses_or_dies_is_one_line_of_error(gnsqd: Instance, nsqd: Instance) -> None:
     assert failure("bench", *at(DOWN)) == f"nsqd at {DOWN}: connection refused"
     with FakeNode(hangs=True) as hanging:
         code, _, err = gnsqadmin("bench", "--timeout=0.3", *at(hanging))

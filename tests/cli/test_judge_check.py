@@ -9,9 +9,9 @@ import pytest
 from cli.fake_nsqd import FakeListing, StatsNsqd, channel, client, node, producer, topic
 from cli.gnsqadmin import FakeNode, gnsqadmin, misuse, ok
 from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill, publish
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.exposition import series
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, wait_for
 from nsqadmin_cli.command_base import Parsed
 from nsqadmin_cli.commands.check import METRICS
@@ -70,7 +70,7 @@ def test_counts_are_summed_over_nodes_and_the_worst_stands_first(nsqd_factory: D
     metrics = judged(*at(a, b))["metrics"]
     expected = {"depth": 104, "clients": 0, "nodes": 2, "requeue_rate": None, "drain_time": None}
     assert {name: metrics[name] for name in expected} == expected
-    with Client(a.tcp_address) as consumer:
+    with NSQClient(a.tcp_address) as consumer:
         consumer.subscribe("t", "d", rdy=9)
         wait_for(a, "t", "d", in_flight_count=9)
         result = checked("--channel-depth=45,49", "--topic-depth=3,", "--clients-min=1", *at(a, b))
@@ -90,10 +90,10 @@ def test_a_node_that_went_away_is_critical_while_nsqlookupd_lists_it(cluster: Re
     assert checked(cluster.flag, *at(gone)) == (CRITICAL, refused, [])
 
 
-def test_messages_in_flight_and_deferred_take_no_time_to_drain_and_slow_consumers_have_some(nsqd: Daemon) -> None:
+def test_messages_in_flight_and_deferred_take_no_time_to_drain_and_slow_consumers_have_some(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     check = ("--drain-time=1m", "--interval=0.1", *at(nsqd))
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=5)
         publish(nsqd, "t", 5)
         post(nsqd, "/pub?topic=t&defer=60000", b"later")
@@ -154,7 +154,7 @@ def test_problems_are_of_what_was_asked_for_and_harmless_for_what_reads_them() -
     assert out.splitlines() == ["status,metric,topic,channel,node,value,warning,critical,text", row]
 
 
-def test_what_is_ill_down_or_nowhere_is_a_problem(nsqd: Daemon) -> None:
+def test_what_is_ill_down_or_nowhere_is_a_problem(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     down = f"nsqlookupd at {DOWN}: connection refused"
     ill, well, empty = StatsNsqd(node(health="NOK - no space left")), StatsNsqd(node()), FakeListing()
@@ -199,7 +199,7 @@ def test_wrong_usage_is_unknown() -> None:
         assert (code, out, text in err) == (UNKNOWN, "", True)
 
 
-def test_metrics_have_the_format_of_prometheus(nsqd: Daemon) -> None:
+def test_metrics_have_the_format_of_prometheus(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     code, out, err = gnsqadmin("check", "--format=prometheus", "--clients-min=1", *at(nsqd))
     assert (code, err) == (CRITICAL, "")

@@ -12,16 +12,16 @@ from cli.fake_nsqd import FakeListing, StatsNsqd, channel, client, node, produce
 from cli.findings import SHORT, brief, commands, examined, only
 from cli.gnsqadmin import FakeNode, document, gnsqadmin, ok, on_terminal, plain, rows
 from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill
-from kit.daemons import Daemon, eventually, free_port
-from kit.lookupds import EMBEDDED, EmbeddedLookupd
-from kit.nsq_client import Client
+from kit.daemons import Instance, eventually, free_port
+from kit.lookupds import EMBEDDED, LookupdInside
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post
 from nsqadmin_cli.diagnosis.nodes import examine_directory
 
 
 def test_well_nodes_have_no_findings(nsqd_factory: DaemonFactory) -> None:
     a, b = nsqd_factory(), nsqd_factory()
-    with Client(a.tcp_address) as one, Client(b.tcp_address) as two:
+    with NSQClient(a.tcp_address) as one, NSQClient(b.tcp_address) as two:
         for consumer in (one, two):
             consumer.subscribe("t", "c", rdy=5)
         assert examined(*at(a, b)) == []
@@ -29,7 +29,7 @@ def test_well_nodes_have_no_findings(nsqd_factory: DaemonFactory) -> None:
     assert re.fullmatch(r"No problems: 2 nodes, 1 topic, 1 channel, 2 consumers, watched for \d\.\d s\.\n", out)
 
 
-def test_topic_and_channel_limit_what_is_judged(nsqd: Daemon) -> None:
+def test_topic_and_channel_limit_what_is_judged(nsqd: Instance) -> None:
     create(nsqd, "t", "c", "d")
     create(nsqd, "u", "c")
     assert brief(examined("--topic=t", *at(nsqd))) == [("note", "orphan-channel")] * 2
@@ -86,7 +86,7 @@ def test_alone_elsewhere_it_is_the_help() -> None:
     assert "Diagnose:\n" in err
 
 
-def test_it_fails_only_if_no_node_answers(nsqd: Daemon) -> None:
+def test_it_fails_only_if_no_node_answers(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     post(nsqd, "/pub?topic=t", b"hello")
     answer = document("status", *at(nsqd, DOWN))
@@ -98,7 +98,7 @@ def test_it_fails_only_if_no_node_answers(nsqd: Daemon) -> None:
 
 
 @pytest.mark.peer
-def test_a_node_that_did_not_register_is_found(cluster: Registered, gnsqd: Daemon) -> None:
+def test_a_node_that_did_not_register_is_found(cluster: Registered, gnsqd: Instance) -> None:
     findings = examined(cluster.flag, *at(gnsqd))
     assert brief(findings) == [("warning", "not-registered")]
     assert findings[0]["node"] == address(gnsqd)
@@ -130,20 +130,20 @@ def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory
 
 
 def test_nsqlookupd_inside_or_beside_is_the_same(gnsqd_factory: DaemonFactory, nsqd_factory: DaemonFactory) -> None:
-    lookupd = EmbeddedLookupd(gnsqd_factory(*EMBEDDED))
+    lookupd = LookupdInside(gnsqd_factory(*EMBEDDED))
     nsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
     eventually(lambda: len(lookupd.producers()) == 2)
     assert examined(*at_lookupd(lookupd.http_address)) == []
 
 
-def test_a_drain_is_a_note(gnsqd: Daemon) -> None:
+def test_a_drain_is_a_note(gnsqd: Instance) -> None:
     fill(gnsqd, "t", "c", count=2)
     post(gnsqd, "/drain")
     drains = only(examined(*at(gnsqd)), "draining")
     assert (drains["severity"], drains["evidence"]) == ("note", ["2 messages left"])
 
 
-def test_nodes_and_nsqlookupds_that_are_down_are_findings_and_no_errors(nsqd: Daemon) -> None:
+def test_nodes_and_nsqlookupds_that_are_down_are_findings_and_no_errors(nsqd: Instance) -> None:
     code, out, err = gnsqadmin("doctor", SHORT, *at(nsqd, DOWN))
     assert (code, err) == (1, "")
     assert out.splitlines()[:2] == [f"CRITICAL  nsqd at {DOWN} does not answer", "          connection refused"]

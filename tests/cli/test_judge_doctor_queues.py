@@ -11,7 +11,7 @@ from cli.fake_nsqd import StatsNsqd, channel, client, node, topic
 from cli.findings import Finding, brief, commands, examined, only
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import Registered, address, at, fill, publish
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 
@@ -104,7 +104,7 @@ def test_what_will_be_done_to_an_idle_channel_is_found_before(gnsqd_factory: Dae
     served, idle = gnsqd_factory(*policy), gnsqd_factory("--channel-rules=t:c:idle_timeout=2h")
     for nsqd in (served, idle):
         create(nsqd, "t", "c")
-    with Client(served.tcp_address) as consumer:
+    with NSQClient(served.tcp_address) as consumer:
         consumer.subscribe("t", "c")
         finding = only(examined(*at(served, idle)), "idle-channel")
         assert (finding["severity"], finding["summary"][:43]) == ("note", "channel t/c: it will be paused in 1h 59m on")
@@ -148,7 +148,7 @@ def test_every_trouble_of_running_nodes_is_found_and_its_remedies_can_be_typed(n
     publish(b, "lacking", 2)
     fill(a, "held", "c", count=9)
     fill(a, "t.c.dead", "replay", count=3)
-    with Client(a.tcp_address) as one, Client(b.tcp_address) as two, Client(a.tcp_address) as holder:
+    with NSQClient(a.tcp_address) as one, NSQClient(b.tcp_address) as two, NSQClient(a.tcp_address) as holder:
         for client, name, topic, rdy in (
             (one, "one", "zero", 0),
             (two, "two", "zero", 0),
@@ -208,7 +208,7 @@ def test_an_ephemeral_channel_that_drops_messages_is_found(gnsqd_factory: Daemon
         return [finding for finding in examined(*at(a, b)) if finding["code"] == "dropped"]
 
     publish(a, "own#ephemeral", 3)
-    with Client(a.tcp_address) as one, Client(b.tcp_address) as two:
+    with NSQClient(a.tcp_address) as one, NSQClient(b.tcp_address) as two:
         for daemon, consumer in ((a, one), (b, two)):
             consumer.subscribe("t", "e#ephemeral", rdy=1)
             publish(daemon, "t", 4)
@@ -238,7 +238,7 @@ def test_a_node_that_consumers_do_not_reach_is_found(cluster: Registered) -> Non
     served, forgotten = cluster.nodes
     for path in (f"/topic/tombstone?topic=t&node={address(forgotten)}", "/topic/create?topic=ghost"):
         assert cluster.lookupd.ask("POST", path)[0] == 200
-    with Client(served.tcp_address) as consumer:
+    with NSQClient(served.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=10)
         wait_for(served, "t", "c", in_flight_count=3)
         findings = examined(cluster.flag)

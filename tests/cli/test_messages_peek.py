@@ -5,8 +5,8 @@ import json
 
 from cli.gnsqadmin import Terminal, document, failure, gnsqadmin, ok
 from cli.nodes import address, at, fill
-from kit.daemons import Daemon, eventually
-from kit.nsq_client import Client
+from kit.daemons import Instance, eventually
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, publish, take, wait_for
 from nsqadmin_cli.message import pretty_lines
 from nsqadmin_cli.units import iso_time
@@ -14,14 +14,14 @@ from nsqadmin_cli.units import iso_time
 PEEK = ("peek", "t", "c")
 
 
-def put(nsqd: Daemon, *bodies: bytes) -> None:
+def put(nsqd: Instance, *bodies: bytes) -> None:
     create(nsqd, "t", "c")
     for body in bodies:
         publish(nsqd, "t", body)
     wait_for(nsqd, "t", "c", depth=len(bodies))
 
 
-def test_messages_are_shown_and_stay(gnsqd: Daemon) -> None:
+def test_messages_are_shown_and_stay(gnsqd: Instance) -> None:
     put(gnsqd, b"first", b"\x1b[31m\xff", b"x" * 100_000)
     first, row, *rows = ok(*PEEK, "-n", "2", *at(gnsqd)).splitlines()
     assert first == f"t c at {address(gnsqd)}: 3 messages queued, 2 shown"
@@ -91,7 +91,7 @@ def letter(body: bytes, topic: str = "t", number: int = 0) -> bytes:
     return header.encode() + b"\n" + body
 
 
-def left(nsqd: Daemon) -> int:
+def left(nsqd: Instance) -> int:
     """Letters that are still there."""
     (topic,) = nsqd.stats(DEAD)["topics"]
     return sum(int(one["depth"]) + int(one["in_flight_count"]) for one in topic["channels"]) + int(topic["depth"])
@@ -101,7 +101,7 @@ def test_what_died_is_published_again_byte_for_byte(gnsqd_factory: DaemonFactory
     nsqd = gnsqd_factory("--max-attempts=1")
     create(nsqd, "t", "c", "other")
     publish(nsqd, "t", BODY)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         died = client.message()
         client.command(b"REQ %b 0" % died.id)
@@ -120,7 +120,7 @@ def test_what_died_is_published_again_byte_for_byte(gnsqd_factory: DaemonFactory
     assert ok("replay-dead", "t", "c", *at(nsqd)).startswith("Published 0 messages (0 B)")
 
 
-def test_a_dry_run_shows_headers_and_changes_nothing(gnsqd: Daemon) -> None:
+def test_a_dry_run_shows_headers_and_changes_nothing(gnsqd: Instance) -> None:
     publish(gnsqd, DEAD, *[letter(b"x" * size, number=size) for size in (1, 50_000)])
     stats = gnsqd.stats()["topics"]
     out = ok("replay-dead", DEAD, "--dry-run", *at(gnsqd))
@@ -151,7 +151,7 @@ def test_letters_of_all_nodes_go_where_they_came_from_or_to_another_topic(gnsqd_
         assert sum(topic["message_count"] for node in nodes for topic in node.stats(name)["topics"]) == count
 
 
-def test_messages_other_than_dead_letters_are_left(gnsqd: Daemon) -> None:
+def test_messages_other_than_dead_letters_are_left(gnsqd: Instance) -> None:
     bad = [b"no letter", b"{}\nbody", letter(b""), letter(b"body", topic="no name")]
     publish(gnsqd, DEAD, bad[0], letter(b"good"), *bad[1:])
     text = f"Error: 4 messages of {DEAD} replay cannot be replayed: not dead letters\n"

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from cli.gnsqadmin import COMMAND, Terminal, document, environment, failure, ok
 from cli.nodes import DOWN, address, at, bodies
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 
-def count(nsqd: Daemon, topic: str = "t") -> int:
+def count(nsqd: Instance, topic: str = "t") -> int:
     return sum(found["message_count"] for found in nsqd.stats(topic)["topics"])
 
 
-def test_messages_given_are_published_as_they_are(nsqd: Daemon) -> None:
+def test_messages_given_are_published_as_they_are(nsqd: Instance) -> None:
     out = ok("pub", "t", "first", "zweite ö", "a\nb", *at(nsqd))
     assert out.startswith(f"Published 3 messages (17 B) to t at {address(nsqd)}")  # and the pace, if slow
     no_text = subprocess.run([*COMMAND, "pub", "t", b"\xff\xfe", *at(nsqd)], env=environment(), timeout=DEADLINE)
@@ -24,7 +24,7 @@ def test_messages_given_are_published_as_they_are(nsqd: Daemon) -> None:
     wait_for(nsqd, "t", "c", deferred_count=2)
 
 
-def test_each_line_of_standard_input_is_a_message(nsqd: Daemon) -> None:
+def test_each_line_of_standard_input_is_a_message(nsqd: Instance) -> None:
     found = document("pub", "t", *at(nsqd), stdin="one\n\ntwo\r\nthree")
     assert found.pop("seconds") > 0
     assert found == {"topic": "t", "messages": 3, "bytes": 12, "nodes": [{"address": address(nsqd), "messages": 3}]}
@@ -32,7 +32,7 @@ def test_each_line_of_standard_input_is_a_message(nsqd: Daemon) -> None:
     assert ok("pub", "t", *at(nsqd)) == "Published 0 messages (0 B)\n"
 
 
-def test_lines_are_published_as_they_come(gnsqd: Daemon) -> None:
+def test_lines_are_published_as_they_come(gnsqd: Instance) -> None:
     command = [*COMMAND, "pub", "t", *at(gnsqd)]
     reader, writer = os.pipe()
     with os.fdopen(reader) as stdin, subprocess.Popen(command, stdin=stdin, env=environment()) as process:
@@ -43,7 +43,7 @@ def test_lines_are_published_as_they_come(gnsqd: Daemon) -> None:
         assert process.wait(DEADLINE) == 0
 
 
-def test_a_file_is_cut_at_the_delimiter(gnsqd: Daemon, tmp_path: Path) -> None:
+def test_a_file_is_cut_at_the_delimiter(gnsqd: Instance, tmp_path: Path) -> None:
     file = tmp_path / "messages"
     for topic, delimiter, separator in (("t", r"\0", b"\0"), ("u", ",", b","), ("v", r"\x1e", b"\x1e")):
         file.write_bytes(separator.join([b"a\nb", b"", b"c", b"d"]))
@@ -84,7 +84,7 @@ def test_a_file_that_is_missing_is_one_line_of_error(tmp_path: Path) -> None:
     assert error == f"cannot read {missing}: no such file or directory; 0 messages were published"
 
 
-def test_a_terminal_is_typed_at_and_shows_progress_of_pipes(gnsqd: Daemon) -> None:
+def test_a_terminal_is_typed_at_and_shows_progress_of_pipes(gnsqd: Instance) -> None:
     create(gnsqd, "t")
     with Terminal(80, 24, "pub", "t", *at(gnsqd)) as terminal:
         terminal.wait_for("Type one message per line; Ctrl-D ends.")

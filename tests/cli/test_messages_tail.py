@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, RunResult, Terminal, ctrl_c, end, failure, gnsqadmin, http_answer, ok, start
 from cli.nodes import address, at, fill, publish
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 
-def tails(nsqd: Daemon, topic: str = "t") -> set[str]:
+def tails(nsqd: Instance, topic: str = "t") -> set[str]:
     """Returns the channels with which somebody looks at a topic."""
     channels = [channel for found in nsqd.stats(topic)["topics"] for channel in found["channels"]]
     names = {channel["channel_name"] for channel in channels if channel["client_count"]}
     return {name for name in names if name.startswith("gnsqadmin-tail-")}
 
 
-def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: str = "t") -> RunResult:
+def tail(*args: str, publish: Callable[[], object], nodes: list[Instance], topic: str = "t") -> RunResult:
     """Runs it, and calls `publish` when it looks at `nodes`; without Ctrl-C it has to end by itself."""
     before = [tails(node, topic) for node in nodes]  # the one that has just ended may still be there
     with start("tail", topic, *args, *at(*nodes)) as process:
@@ -29,7 +29,7 @@ def tail(*args: str, publish: Callable[[], object], nodes: list[Daemon], topic: 
         return end(process)
 
 
-def test_bodies_are_printed_as_they_are_and_others_miss_nothing(nsqd: Daemon) -> None:
+def test_bodies_are_printed_as_they_are_and_others_miss_nothing(nsqd: Instance) -> None:
     fill(nsqd, "t", "c", count=1)
     bodies = ["first", "zweite ö", "\x1b[31mred"]
     publish_all = lambda: [post(nsqd, "/pub?topic=t", body.encode()) for body in bodies]  # noqa: E731
@@ -39,7 +39,7 @@ def test_bodies_are_printed_as_they_are_and_others_miss_nothing(nsqd: Daemon) ->
     eventually(lambda: len(nsqd.stats("t")["topics"][0]["channels"]) == 1, "its channel is gone")
 
 
-def test_json_has_every_byte_and_filters_choose(nsqd: Daemon) -> None:
+def test_json_has_every_byte_and_filters_choose(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     bodies = [b'{"a": {"b": 5, "c": "x"}}', b'{"a": {"b": "5", "c": "y"}}', b'{"a": {"b": 50}}', b"[5]", b"\xff5", b"x"]
 
@@ -57,7 +57,7 @@ def test_json_has_every_byte_and_filters_choose(nsqd: Daemon) -> None:
     assert (document["body"], document["body_base64"]) == (None, "/zU=")
 
 
-def test_csv_and_details_and_bytes_have_a_line_about_each_message(gnsqd: Daemon) -> None:
+def test_csv_and_details_and_bytes_have_a_line_about_each_message(gnsqd: Instance) -> None:
     create(gnsqd, "t", "c")
     one = {"publish": lambda: post(gnsqd, "/pub?topic=t", b"a,\nb"), "nodes": [gnsqd]}
     header, row = tail("-n1", "-o", "csv", **one).out.splitlines()  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def test_several_topics_on_several_nodes_are_looked_at(nsqd_factory: DaemonFacto
         assert (process.wait(DEADLINE), process.stderr.read()) == (1, b"")
 
 
-def test_messages_that_would_be_lost_with_its_channel_are_not_taken_unasked(nsqd: Daemon) -> None:
+def test_messages_that_would_be_lost_with_its_channel_are_not_taken_unasked(nsqd: Instance) -> None:
     fill(nsqd, "t", count=2)
     with Terminal(120, 24, "tail", "t", *at(nsqd)) as terminal:
         terminal.wait_for("Take them? [y/N]")
@@ -101,7 +101,7 @@ def test_messages_that_would_be_lost_with_its_channel_are_not_taken_unasked(nsqd
     assert (code, sorted(out.splitlines())) == (0, ["0", "1"])
 
 
-def test_a_terminal_gets_no_control_codes_and_ctrl_c_ends_it(gnsqd: Daemon) -> None:
+def test_a_terminal_gets_no_control_codes_and_ctrl_c_ends_it(gnsqd: Instance) -> None:
     create(gnsqd, "t", "c")
     with Terminal(100, 24, "tail", "t", *at(gnsqd)) as terminal:
         eventually(lambda: tails(gnsqd), "it looks")

@@ -13,7 +13,7 @@ import pytest
 from cli.gnsqadmin import COMMAND, Terminal, ctrl_c, document, end, environment, failure, gnsqadmin, ok, plain, start
 from cli.nodes import address, at, bodies, fill, publish
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, free_port
+from kit.daemons import DEADLINE, Instance, eventually, fixed_ports, free_port
 from kit.traffic import DaemonFactory, create, post, wait_for
 from nsqadmin_cli.archive import read_archive
 from nsqadmin_cli.errors import AdminError
@@ -26,12 +26,12 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def has_client(nsqd: Daemon, topic: str) -> bool:
+def has_client(nsqd: Instance, topic: str) -> bool:
     channels = [channel for stats in nsqd.stats(topic)["topics"] for channel in stats["channels"]]
     return any(channel["client_count"] for channel in channels)
 
 
-def counts(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int, int]:
+def counts(nsqd: Instance, topic: str, channel: str) -> tuple[int, int, int]:
     stats = nsqd.channel_stats(topic, channel)
     return stats["depth"], stats["in_flight_count"], stats["deferred_count"]
 
@@ -40,12 +40,12 @@ def numbers(file: Path) -> list[int]:
     return sorted(int(line["body"]) for line in lines_of(file))
 
 
-def saving(file: Path, *nodes: Daemon) -> tuple[str, ...]:
+def saving(file: Path, *nodes: Instance) -> tuple[str, ...]:
     return ("save", "t", str(file), "--channel=c", *at(*nodes))
 
 
 @pytest.mark.parametrize("name", ["saved.ndjson", "saved.ndjson.gz"])
-def test_what_is_saved_and_loaded_is_what_was_published(nsqd: Daemon, tmp_path: Path, name: str) -> None:
+def test_what_is_saved_and_loaded_is_what_was_published(nsqd: Instance, tmp_path: Path, name: str) -> None:
     create(nsqd, "t")
     for body in BODIES:
         post(nsqd, "/pub?topic=t", body)
@@ -77,7 +77,7 @@ def test_a_great_backlog_is_saved_from_all_nodes(nsqd_factory: DaemonFactory, tm
 
 
 @pytest.mark.parametrize("name", ["saved", "saved.gz"])
-def test_what_is_added_to_a_file_can_be_read_after_what_was_there(nsqd: Daemon, tmp_path: Path, name: str) -> None:
+def test_what_is_added_to_a_file_can_be_read_after_what_was_there(nsqd: Instance, tmp_path: Path, name: str) -> None:
     """Takes no more than was asked for: what was on its way is in the queue again at once, without a time-out."""
     fill(nsqd, "t", "c", count=50)
     file = tmp_path / name
@@ -103,7 +103,7 @@ def test_what_is_added_to_a_file_can_be_read_after_what_was_there(nsqd: Daemon, 
         assert file.read_bytes() == content
 
 
-def test_without_a_channel_what_is_published_from_now_on_is_saved_until_ctrl_c(nsqd: Daemon, tmp_path: Path) -> None:
+def test_without_a_channel_what_is_published_from_now_on_is_saved_until_ctrl_c(nsqd: Instance, tmp_path: Path) -> None:
     fill(nsqd, "t", "other", count=2)
     file = tmp_path / "saved.gz"
     with start("save", "t", str(file), *at(nsqd)) as process:
@@ -119,7 +119,7 @@ def test_without_a_channel_what_is_published_from_now_on_is_saved_until_ctrl_c(n
     eventually(lambda: not own_channels(nsqd), "its channel is gone")
 
 
-def own_channels(nsqd: Daemon) -> list[dict[str, Any]]:
+def own_channels(nsqd: Instance) -> list[dict[str, Any]]:
     (topic,) = nsqd.stats("t")["topics"]
     return [channel for channel in topic["channels"] if channel["channel_name"].startswith("gnsqadmin-")]
 
@@ -139,7 +139,7 @@ def test_a_kill_in_the_middle_loses_nothing(gnsqd_factory: DaemonFactory, tmp_pa
 
 
 @pytest.mark.parametrize("name, most", [("saved", 20_000), ("saved.gz", 5_000)])
-def test_a_full_disk_keeps_whole_lines_and_loses_none(gnsqd: Daemon, tmp_path: Path, name: str, most: int) -> None:
+def test_a_full_disk_keeps_whole_lines_and_loses_none(gnsqd: Instance, tmp_path: Path, name: str, most: int) -> None:
     fill(gnsqd, "t", "c", count=3000)
     file = tmp_path / name
 
@@ -153,7 +153,9 @@ def test_a_full_disk_keeps_whole_lines_and_loses_none(gnsqd: Daemon, tmp_path: P
     assert sorted(saved + [int(body) for body in bodies(gnsqd, "t", depth)]) == list(range(3000))
 
 
-def test_messages_are_copied_to_another_topic_as_they_come_and_none_is_not_named(nsqd: Daemon, tmp_path: Path) -> None:
+def test_messages_are_copied_to_another_topic_as_they_come_and_none_is_not_named(
+    nsqd: Instance, tmp_path: Path
+) -> None:
     create(nsqd, "t", "c")
     file, empty = tmp_path / "saved", tmp_path / "empty"
     empty.touch()
@@ -203,7 +205,7 @@ def test_a_node_that_was_restarted_is_joined_again(gnsqd_factory: DaemonFactory,
     assert f"Warning: nsqd at {address(gnsqd)}: closed the connection" in err
 
 
-def test_what_cannot_be_delivered_is_reported(nsqd: Daemon, tmp_path: Path) -> None:
+def test_what_cannot_be_delivered_is_reported(nsqd: Instance, tmp_path: Path) -> None:
     fill(nsqd, "t", "c", count=2)
     post(nsqd, "/channel/pause?topic=t&channel=c")
     file = tmp_path / "saved"
@@ -242,7 +244,7 @@ def test_a_bad_line_is_named_after_those_before_it(tmp_path: Path, monkeypatch: 
             list(archived)
 
 
-def test_a_load_goes_on_where_it_ended(gnsqd: Daemon, tmp_path: Path) -> None:
+def test_a_load_goes_on_where_it_ended(gnsqd: Instance, tmp_path: Path) -> None:
     file = tmp_path / "saved"
     file.write_text('{"body": "1"}\n{"body": "2"}\nbad\n{"body": "4"}\n')
     load = ("load", str(file))
@@ -271,7 +273,7 @@ def test_consumers_use_tls_and_authenticate_where_nodes_want_it(nsqd_factory: Da
 
 
 @pytest.mark.parametrize("command", ["load", "load packed", "pub", "copy"])
-def test_progress_follows_what_is_published(gnsqd: Daemon, tmp_path: Path, command: str) -> None:
+def test_progress_follows_what_is_published(gnsqd: Instance, tmp_path: Path, command: str) -> None:
     file = tmp_path / "file"
     lines = [json.dumps({"topic": "t", "body": f"{number:09}" * 100}) + "\n" for number in range(100)]
     text = "".join(lines).encode()

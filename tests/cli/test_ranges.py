@@ -13,14 +13,14 @@ import pytest
 from cli import fake_nsqd
 from cli.gnsqadmin import FakeNode, ctrl_c, document, gnsqadmin, http_answer, start
 from cli.nodes import address, at, channels, fill
-from kit.daemons import Daemon, fixed_ports
+from kit.daemons import Instance, fixed_ports
 from kit.traffic import DaemonFactory, post
 
 DURABLE = ("--durability=process", "--retention-bytes=1000000")
 
 
 @pytest.fixture
-def nodes(gnsqd_factory: DaemonFactory) -> list[Daemon]:
+def nodes(gnsqd_factory: DaemonFactory) -> list[Instance]:
     """Starts two nodes that have the messages "0", "1", "2" of the topic t, which the channel c of the first has
     finished."""
     both = [gnsqd_factory(*DURABLE, *fixed_ports()) for _ in range(2)]
@@ -30,7 +30,9 @@ def nodes(gnsqd_factory: DaemonFactory) -> list[Daemon]:
     return both
 
 
-def test_a_range_has_numbers_times_and_the_lag_of_a_channel(nodes: list[Daemon], gnsqd_factory: DaemonFactory) -> None:
+def test_a_range_has_numbers_times_and_the_lag_of_a_channel(
+    nodes: list[Instance], gnsqd_factory: DaemonFactory
+) -> None:
     found = document("topic", "range", "t", "--at=-1h", "--channel=c", *at(*nodes))
     rows = found.pop("nodes")
     assert found == {"topic": "t", "channel": "c", "at": "-1h"}
@@ -48,7 +50,9 @@ def test_a_range_has_numbers_times_and_the_lag_of_a_channel(nodes: list[Daemon],
     assert result.out.splitlines()[2].split()[2:4] == ["1", "4"]
 
 
-def test_tail_shows_the_past_and_follows_all_nodes_without_a_channel_also_after_a_restart(nodes: list[Daemon]) -> None:
+def test_tail_shows_the_past_and_follows_all_nodes_without_a_channel_also_after_a_restart(
+    nodes: list[Instance],
+) -> None:
     with start("tail", "t", "--from", "2", "--json", *at(*nodes)) as process:
         lines = iter(process.stdout or ())
         past = [(row["node"], row["body"]) for row in map(json.loads, islice(lines, 4))]
@@ -62,7 +66,7 @@ def test_tail_shows_the_past_and_follows_all_nodes_without_a_channel_also_after_
     assert [channels(node, "t") for node in nodes] == [["c"], ["c"]]
 
 
-def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: list[Daemon], tmp_path: Path) -> None:
+def test_save_and_copy_take_a_range_and_name_the_number_to_continue_from(nodes: list[Instance], tmp_path: Path) -> None:
     file = tmp_path / "saved"
     result = gnsqadmin("save", "t", str(file), "--from=2", "--to=3", *at(*nodes))
     continued = "".join(f"t at {address(node)}: continue with --from 3\n" for node in nodes)

@@ -13,11 +13,11 @@ from cli.gnsqadmin import FakeNode, ageless, document, failure, gnsqadmin, http_
 from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill, publish
 from gnsqd.shared.version import VERSION
 from kit.daemons import DEADLINE, own_command
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 
-def subscribe(client: Client, name: str, topic: str, channel: str, rdy: int) -> None:
+def subscribe(client: NSQClient, name: str, topic: str, channel: str, rdy: int) -> None:
     client.identify(client_id=name, hostname=name and f"{name}.example", user_agent="tests/1.0")
     client.subscribe(topic, channel, rdy=rdy)
 
@@ -85,7 +85,7 @@ def test_consumers_and_the_share_of_each_node_are_shown(nsqd_factory: DaemonFact
     create(a, "orders", "billing")
     fill(b, "orders", "archive", "billing", count=5)
     post(b, "/topic/pause?topic=orders")
-    with Client(a.tcp_address) as one, Client(b.tcp_address) as two, Client(a.tcp_address) as nameless:
+    with NSQClient(a.tcp_address) as one, NSQClient(b.tcp_address) as two, NSQClient(a.tcp_address) as nameless:
         subscribe(nameless, "", "other", "c", 0)
         name = "{}:{}".format(*nameless.sock.getsockname())
         assert words("tree", *at(a))[-1][:3] == ["└─", name, address(a)]

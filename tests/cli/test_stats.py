@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from cli.fake_nsqd import StatsNsqd, channel, node, topic
 from cli.gnsqadmin import ageless, document, gnsqadmin, ok, on_terminal, rows, words
 from cli.nodes import DOWN, address, at, fill
-from kit.daemons import Daemon
-from kit.nsq_client import Client
+from kit.daemons import Instance
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, wait_for
 
 EVERYTHING = ("--columns=all", "--nodes")
@@ -20,7 +20,7 @@ ZEROS = ["0"] * 4
 
 
 @pytest.fixture
-def busy(nsqd_factory: DaemonFactory) -> Daemon:
+def busy(nsqd_factory: DaemonFactory) -> Instance:
     """Starts a daemon with every count of a channel at a number of its own."""
     nsqd = nsqd_factory("--mem-queue-size=10")
     create(nsqd, "quiet")
@@ -29,8 +29,8 @@ def busy(nsqd_factory: DaemonFactory) -> Daemon:
     return nsqd
 
 
-def test_table_shows_the_counts_of_the_daemon(busy: Daemon) -> None:
-    with Client(busy.tcp_address) as consumer:
+def test_table_shows_the_counts_of_the_daemon(busy: Instance) -> None:
+    with NSQClient(busy.tcp_address) as consumer:
         consumer.subscribe("orders", "archive", rdy=7)
         messages = [consumer.message() for _ in range(7)]
         consumer.command(b"RDY 0")
@@ -50,7 +50,7 @@ def test_table_shows_the_counts_of_the_daemon(busy: Daemon) -> None:
     assert [line[0] for line in table if "(paused)" in line] == ["billing"]
 
 
-def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists(busy: Daemon) -> None:
+def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists(busy: Instance) -> None:
     """Shows a daemon that is named twice once."""
     answer = document("stats", *at(busy, f"http://{address(busy)}/"))
     described = ok("stats", "--help")
@@ -72,7 +72,7 @@ def test_json_repeats_the_statistics_of_the_daemon_with_the_keys_that_help_lists
             assert one == {name: counts.get(name) for name in one} | without | {"clients": None}
 
 
-def test_the_age_of_the_oldest_message_is_that_of_gnsqd_and_unknown_for_nsqd(nsqd: Daemon) -> None:
+def test_the_age_of_the_oldest_message_is_that_of_gnsqd_and_unknown_for_nsqd(nsqd: Instance) -> None:
     fill(nsqd, "t", "c", "empty", count=2)
     post(nsqd, "/channel/empty?topic=t&channel=empty")
     is_known = b"oldest_message_age" in nsqd.http("GET", "/stats?format=json&include_ages=true")[2]
@@ -88,7 +88,7 @@ def test_the_age_of_the_oldest_message_is_that_of_gnsqd_and_unknown_for_nsqd(nsq
     assert (first[-1], second) == ("", [None, None])
 
 
-def test_topic_and_channel_options_filter(busy: Daemon) -> None:
+def test_topic_and_channel_options_filter(busy: Instance) -> None:
     create(busy, "other", "archive")
 
     def names(*options: str) -> list[tuple[str, list[str]]]:

@@ -11,7 +11,7 @@ from cli.fake_nsqd import StatsNsqd
 from cli.fake_nsqd import node as fake_node
 from cli.gnsqadmin import FakeNode, Terminal, failure
 from cli.nodes import DOWN, at, fill, publish
-from kit.daemons import Daemon
+from kit.daemons import Instance
 from nsqadmin_cli.api import ChannelStats, ClientCounts, NodeStats, TopicStats
 from nsqadmin_cli.cluster import Answers
 from nsqadmin_cli.commands.top import TopView
@@ -271,7 +271,7 @@ def test_head_and_foot_have_whole_items_only_and_not_all_trouble() -> None:
         assert (shown[0] == whole[0], shown[2] == whole[2]) == (width >= 100, width >= 160)
 
 
-def test_top_shows_running_nodes_and_keys_run_commands_with_their_confirmations(nsqd: Daemon) -> None:
+def test_top_shows_running_nodes_and_keys_run_commands_with_their_confirmations(nsqd: Instance) -> None:
     assert failure("top") == "a full screen requires a terminal; elsewhere use gnsqadmin stats --watch"
     fill(nsqd, "orders", "billing", "archive", count=1234)
     flags = at(nsqd, DOWN)

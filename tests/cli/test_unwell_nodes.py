@@ -20,7 +20,7 @@ from cli import fake_nsqd as fake
 from cli.gnsqadmin import FakeNode, gnsqadmin, ok
 from cli.nodes import DOWN, at, at_lookupd
 from cli.test_messages_peek import DEAD, letter
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from kit.traffic import publish
 from nsqadmin_cli.api import NodeStats
 from nsqadmin_cli.cluster import Cluster
@@ -132,7 +132,7 @@ def test_actions_are_done_on_the_nodes_that_answer(tmp_path: Path) -> None:
         run.result()
 
 
-def test_dead_letters_are_replayed_from_the_node_that_answers(gnsqd: Daemon) -> None:
+def test_dead_letters_are_replayed_from_the_node_that_answers(gnsqd: Instance) -> None:
     publish(gnsqd, DEAD, letter(b"body"))
     with FakeNode(hangs=True) as hanging:
         result = gnsqadmin("replay-dead", "t", "c", "--limit=1", "--json", "--timeout=1", *at(gnsqd, hanging, DOWN))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from cli.gnsqadmin import ok, words
 from cli.nodes import at
-from kit.daemons import Daemon
+from kit.daemons import Instance
 from kit.traffic import create
 from nsqadmin_cli.api import ChannelStats, ClientCounts, NodeStats, TopicStats
 from nsqadmin_cli.http_client import Address, NodeError
@@ -102,7 +102,7 @@ def test_a_queue_is_empty_when_more_goes_than_comes_and_slow_consumers_finish_wh
         assert drain_seconds(row, flow, 5) == seconds, (row, flow)
 
 
-def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd: Daemon) -> None:
+def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     out = ok("stats", "--json", "--watch=10ms", "--count=3", *at(nsqd))
     first, second, third = map(json.loads, out.splitlines())
@@ -114,7 +114,7 @@ def test_watching_prints_one_document_a_line_with_flows_from_the_second_on(nsqd:
     assert [line[1:] for line in table[2:]] == [["0", "0"], ["0", "0", "0", "0"], ["0", "0", "0", "0"]]
 
 
-def test_one_channel_watched_is_one_row_below_the_other(nsqd: Daemon) -> None:
+def test_one_channel_watched_is_one_row_below_the_other(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     watching = ["stats", "--topic=t", "--channel=c", "--by=channel", "--watch=5ms", "--count=27", *at(nsqd)]
     lines = words(*watching)

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.traffic import create
 
 MSG_TIMEOUT = 4.0  # seconds; a daemon for scenarios is started with this --msg-timeout
@@ -101,7 +101,7 @@ class Story:
         return max([self.up, *closed])
 
 
-def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> Story:
+def run(driver: Sequence[str], daemon: Instance, count: int, directory: Path) -> Story:
     """Runs `driver` against `daemon`; AssertionError if it fails, or when messages are left over in the end."""
     the_plan = plan("{}:{}".format(*daemon.tcp_address), count)
     path = directory / "plan.json"
@@ -143,7 +143,7 @@ def run(driver: Sequence[str], daemon: Daemon, count: int, directory: Path) -> S
         return Story(the_plan, events, *restarted.result(DEADLINE))
 
 
-def restart(daemon: Daemon) -> tuple[float, float]:
+def restart(daemon: Instance) -> tuple[float, float]:
     """Returns the times when it began to go down and when it served again."""
     down = time.time()
     daemon.restart()
@@ -158,7 +158,7 @@ def read_events(process: subprocess.Popen[str]) -> Iterator[Event]:
             yield event
 
 
-def create_channels(daemon: Daemon, the_plan: Plan) -> None:
+def create_channels(daemon: Instance, the_plan: Plan) -> None:
     """Creates the channels before the first message, which goes to no later ones."""
     for channel in READERS:
         create(daemon, topic_of(the_plan, channel), channel)
@@ -168,7 +168,7 @@ def topic_of(the_plan: Plan, channel: str) -> str:
     return the_plan.slow_topic if channel == "slow" else the_plan.topic
 
 
-def left_over(daemon: Daemon, the_plan: Plan) -> int:
+def left_over(daemon: Instance, the_plan: Plan) -> int:
     """Counts messages queued, in flight or deferred anywhere."""
     return sum(
         stats["depth"] + stats["in_flight_count"] + stats["deferred_count"]

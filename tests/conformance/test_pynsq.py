@@ -9,7 +9,7 @@ from typing import Any
 import nsq
 import pytest
 
-from kit.daemons import Daemon
+from kit.daemons import Instance
 
 TOPIC, CHANNEL = "work", "ch"
 
@@ -22,7 +22,7 @@ async def until(condition: Callable[[], object]) -> None:
 class Inbox:
     """A reader that keeps the messages it gets, with the time, and leaves it to the test to respond."""
 
-    def __init__(self, nsqd: Daemon, **options: Any) -> None:
+    def __init__(self, nsqd: Instance, **options: Any) -> None:
         self.nsqd = nsqd
         self.messages: list[Any] = []
         self.times: list[float] = []
@@ -54,7 +54,7 @@ class Inbox:
         assert await answer == b"OK"
 
 
-async def messages_arrive_as_they_were_published(nsqd: Daemon) -> None:
+async def messages_arrive_as_they_were_published(nsqd: Instance) -> None:
     before = time.time_ns()
     inbox = Inbox(nsqd, max_in_flight=10)
     await inbox.publish(b"\0\xff binary\r\n  V2")
@@ -66,7 +66,7 @@ async def messages_arrive_as_they_were_published(nsqd: Daemon) -> None:
     assert all(before <= message.timestamp <= time.time_ns() for message in inbox.messages)
 
 
-async def message_without_response_comes_again_after_its_timeout(nsqd: Daemon) -> None:
+async def message_without_response_comes_again_after_its_timeout(nsqd: Instance) -> None:
     inbox = Inbox(nsqd, max_in_flight=10, msg_timeout=1)
     published = time.monotonic()
     await inbox.publish(b"again")
@@ -76,7 +76,7 @@ async def message_without_response_comes_again_after_its_timeout(nsqd: Daemon) -
     assert inbox.stats()["timeout_count"] >= 1
 
 
-async def reader_in_backoff_gets_nothing_until_it_asks_again(nsqd: Daemon) -> None:
+async def reader_in_backoff_gets_nothing_until_it_asks_again(nsqd: Instance) -> None:
     """Fails once: pynsq sends RDY 0, after a bit over a second RDY 1, and at success what it was before."""
     inbox = Inbox(nsqd, max_in_flight=5, max_backoff_duration=40)
     await inbox.publish(b"bad")
@@ -102,5 +102,5 @@ async def reader_in_backoff_gets_nothing_until_it_asks_again(nsqd: Daemon) -> No
         reader_in_backoff_gets_nothing_until_it_asks_again,
     ],
 )
-def test_pynsq(nsqd: Daemon, story: Callable[[Daemon], Any]) -> None:
+def test_pynsq(nsqd: Instance, story: Callable[[Instance], Any]) -> None:
     asyncio.run(asyncio.wait_for(story(nsqd), 25))

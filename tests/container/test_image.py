@@ -23,7 +23,7 @@ import pytest
 
 from container.containerfile import DIRECTORY, ROOT, exec_form, health_check, read, services
 from gnsqd.configuration import parse_flags
-from kit.daemons import DEADLINE, Daemon, free_port
+from kit.daemons import DEADLINE, Instance, free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -145,7 +145,7 @@ def run(image: Image, command: str, directory: Path) -> None:
 
 
 @pytest.fixture
-def daemon(image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+def daemon(image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
     """Starts gnsqd as the compose file does, with ports that are free; its nsqlookupd is not there yet."""
     for name in set(os.environ) - set(image.environment):
         monkeypatch.delenv(name)
@@ -155,7 +155,7 @@ def daemon(image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         word.replace("nsqlookupd:4160", f"127.0.0.1:{free_port()}") for word in services()["gnsqd"]["command"]
     ]
     flags += [f"--http-address=127.0.0.1:{free_port()}"]
-    with Daemon(image.command([program]), tmp_path / "data", *map(image.path, flags)) as daemon:
+    with Instance(image.command([program]), tmp_path / "data", *map(image.path, flags)) as daemon:
         yield daemon
 
 
@@ -167,7 +167,7 @@ def health(image: Image, *checks: str) -> int:
     ).returncode
 
 
-def test_its_steps_make_a_daemon_that_is_healthy_until_it_stops(image: Image, daemon: Daemon) -> None:
+def test_its_steps_make_a_daemon_that_is_healthy_until_it_stops(image: Image, daemon: Instance) -> None:
     assert "(compiled, native sockets)" in daemon.log()
     assert (image.root / "data" / "nsqd.dat").exists(), "the volume is not its data path"
     check = f"{daemon.http_address[1]}/healthz"

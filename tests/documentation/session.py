@@ -33,7 +33,7 @@ exec gnsqd --data-path=data
 """
 
 
-class Session:
+class ReaderSession:
     """Owns the directory, the ports and every process that the blocks start; `with` ends these."""
 
     def __init__(self, directory: Path, page: str) -> None:
@@ -179,7 +179,7 @@ class Session:
         except OSError:
             return False
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> "ReaderSession":
         return self
 
     def __exit__(self, *error: object) -> None:

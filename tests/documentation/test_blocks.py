@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from documentation.markdown import DOCS, PAGES, steps, tokens
-from documentation.session import Session, matches
+from documentation.session import ReaderSession, matches
 
 RUNNABLE = [page for page in PAGES if re.search("<!-- run", page.read_text("utf-8"))]
 
@@ -15,7 +15,7 @@ RUNNABLE = [page for page in PAGES if re.search("<!-- run", page.read_text("utf-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl, as who reads them does")
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.stem))
 def test_blocks_of_the_page_run(page: Path, tmp_path: Path) -> None:
-    with Session(tmp_path, page.name) as session:
+    with ReaderSession(tmp_path, page.name) as session:
         session.run(list(steps(page)))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from documentation.markdown import ROOT, Step, parse
-from documentation.session import Session
+from documentation.session import ReaderSession
 
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -55,7 +55,7 @@ def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     (replaced,) = blocks("In place of nsqd")
     link, _, version = replaced.partition("\n")
     command, _, comment = version.strip().partition("  # ")
-    with Session(tmp_path, "README.md") as session:
+    with ReaderSession(tmp_path, "README.md") as session:
         home = tmp_path / "clone"
         assert "-m venv ~/.gnsqd " in install
         (home / ".gnsqd").symlink_to(home / ".venv")

@@ -9,8 +9,8 @@ import pytest
 from cli.nodes import publish
 from documentation.markdown import DOCS, ROOT
 from documentation.writers import load_writer
-from kit.daemons import Daemon, eventually
-from kit.nsq_client import Client
+from kit.daemons import Instance, eventually
+from kit.nsq_client import NSQClient
 from kit.traffic import create
 
 WRITER = load_writer("write_screens")
@@ -44,13 +44,13 @@ def test_picture_is_of_the_command_in_its_title(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["top", "tree"])
-def test_picture_has_the_headings_that_gnsqadmin_shows(name: str, gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_picture_has_the_headings_that_gnsqadmin_shows(name: str, gnsqd_factory: Callable[..., Instance]) -> None:
     kept = (DOCS / "screens" / f"{name}.svg").read_text("utf-8")
     nodes = [gnsqd_factory(), gnsqd_factory()]
     for node in nodes:
         create(node, "orders", "billing")
         publish(node, "orders", 10)
-    with Client(nodes[0].tcp_address) as client:
+    with NSQClient(nodes[0].tcp_address) as client:
         client.subscribe("orders", "billing", rdy=1)
         picture = WRITER.PICTURES[name]
         quick = picture._replace(seconds=min(picture.seconds, 2.5))

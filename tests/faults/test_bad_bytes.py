@@ -12,28 +12,28 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.http_api import ask
-from kit.nsq_client import Client, sized, split_frames
+from kit.nsq_client import NSQClient, sized, split_frames
 from kit.observers import GOOD, resident_bytes, served, sockets
 
 EXAMPLES = 2500
 ID = b"0123456789abcdef"
 
 
-def clients_in_stats(daemon: Daemon) -> int:
+def clients_in_stats(daemon: Instance) -> int:
     stats = daemon.stats()
     consumers = sum(len(channel["clients"]) for topic in stats["topics"] for channel in topic["channels"])
     return consumers + len(stats["producers"] or [])
 
 
-def greenlets_of_clients(daemon: Daemon) -> list[str]:
+def greenlets_of_clients(daemon: Instance) -> list[str]:
     return re.findall(r"^(?:IOLoop|messagePump):127.*", ask(daemon, "GET /debug/pprof/goroutine")[1], re.MULTILINE)
 
 
-def throw(daemon: Daemon, first: bytes, second: bytes, *, abrupt: bool) -> bytes:
+def throw(daemon: Instance, first: bytes, second: bytes, *, abrupt: bool) -> bytes:
     """Sends one example in two pieces, half-closes and returns all that comes back; `abrupt` resets instead."""
-    client = Client(daemon.tcp_address, magic=b"", timeout=20)
+    client = NSQClient(daemon.tcp_address, magic=b"", timeout=20)
     try:
         client.send(first)
         client.send(second)
@@ -121,9 +121,9 @@ anything = st.one_of(
 )
 
 
-def test_daemon_survives_and_keeps_nothing(gnsqd_factory: Callable[..., Daemon]) -> None:
+def test_daemon_survives_and_keeps_nothing(gnsqd_factory: Callable[..., Instance]) -> None:
     daemon = gnsqd_factory("--mem-queue-size=100", "--max-msg-size=100000")
-    with Client(daemon.tcp_address) as client:  # what is made lazily is there before counting begins
+    with NSQClient(daemon.tcp_address) as client:  # what is made lazily is there before counting begins
         client.subscribe(GOOD, "c")
     for _ in range(200):
         throw(daemon, b"  V2PUB t\n", b"", abrupt=False)
@@ -146,5 +146,5 @@ def test_daemon_survives_and_keeps_nothing(gnsqd_factory: Callable[..., Daemon])
     eventually(lambda: not greenlets_of_clients(daemon))
     eventually(lambda: sockets(daemon) <= open_before)
     assert resident_bytes(daemon) < memory_before + (64 << 20)
-    with Client(daemon.tcp_address) as client:
+    with NSQClient(daemon.tcp_address) as client:
         client.publish(GOOD, b"still here")

@@ -18,9 +18,9 @@ import pytest
 
 from behaviour.test_https import HELLO, https_address
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Address, Daemon, eventually, open_socket, own_command
+from kit.daemons import DEADLINE, Address, Instance, eventually, open_socket, own_command
 from kit.http_api import head
-from kit.nsq_client import Client, sized
+from kit.nsq_client import NSQClient, sized
 from kit.observers import GoodClients, resident_bytes, served, sockets
 from kit.traffic import DaemonFactory, create, post, publish
 from kit.upgraded_client import Deflate, Snappy, UpgradedClient, tls_client_context
@@ -42,7 +42,7 @@ CHUNKED = head("POST /mpub?topic=t", "Transfer-Encoding: chunked")
 class Doors:
     """The listeners of one daemon. Every method returns a new connection, over which `data` was sent."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Instance) -> None:
         self.daemon = daemon
         self._context = tls_client_context("tls1.3")
         self._https = https_address(daemon)
@@ -61,7 +61,7 @@ class Doors:
 
     def before_tls(self, data: bytes) -> socket.socket:
         """Sends `data` in place of the handshake."""
-        client = Client(self.daemon.tcp_address)
+        client = NSQClient(self.daemon.tcp_address)
         client.identify(feature_negotiation=True, tls_v1=True)
         return begun(client.sock, data)
 
@@ -156,7 +156,7 @@ class Crowd:
             sock.close()
 
 
-def goroutines(daemon: Daemon) -> int:
+def goroutines(daemon: Instance) -> int:
     """Returns how many goroutines the real daemon has, or greenlets ours."""
     text = daemon.http("GET", "/debug/pprof/goroutine?debug=1")[2]
     match = re.match(rb"goroutine profile: total (\d+)\n", text)
@@ -170,7 +170,7 @@ def doors(nsqd_factory: DaemonFactory, tmp_path: Path) -> Doors:
     return Doors(nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0"))
 
 
-def publish_more_than_fits(daemon: Daemon) -> None:
+def publish_more_than_fits(daemon: Instance) -> None:
     """Gives a channel more to read than buffers take."""
     for _ in range(10):
         publish(daemon, "big", *[b"x" * 100_000] * 5)

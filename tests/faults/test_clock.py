@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import Daemon, eventually, interpreter, own_command
+from kit.daemons import Instance, eventually, interpreter, own_command
 from kit.jumping_clock import WallClock
-from kit.nsq_client import Client, Message, parse_message
+from kit.nsq_client import NSQClient, ReceivedMessage, parse_message
 from kit.traffic import create
 
 HOUR = 3600.0
@@ -23,12 +23,12 @@ def clock(tmp_path: Path) -> WallClock:
 
 
 @pytest.fixture
-def gnsqd(clock: WallClock, tmp_path: Path) -> Daemon:
-    return Daemon(clock.command, tmp_path / "data", "--max-req-timeout=2s")
+def gnsqd(clock: WallClock, tmp_path: Path) -> Instance:
+    return Instance(clock.command, tmp_path / "data", "--max-req-timeout=2s")
 
 
-def subscriber(gnsqd: Daemon, rdy: int = 100, **settings: object) -> Client:
-    client = Client(gnsqd.tcp_address)
+def subscriber(gnsqd: Instance, rdy: int = 100, **settings: object) -> NSQClient:
+    client = NSQClient(gnsqd.tcp_address)
     assert client.identify(output_buffer_size=-1, **settings).data == b"OK"
     client.subscribe("t", "c", rdy)
     return client
@@ -36,10 +36,10 @@ def subscriber(gnsqd: Daemon, rdy: int = 100, **settings: object) -> Client:
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
 def test_setting_the_clock_brings_nothing_early_and_keeps_nothing_back(
-    gnsqd: Daemon, clock: WallClock, jump: float
+    gnsqd: Instance, clock: WallClock, jump: float
 ) -> None:
     timeout = int(1000 * TIMEOUT)
-    with gnsqd, subscriber(gnsqd, 2, msg_timeout=timeout) as holder, Client(gnsqd.tcp_address) as publisher:
+    with gnsqd, subscriber(gnsqd, 2, msg_timeout=timeout) as holder, NSQClient(gnsqd.tcp_address) as publisher:
         sent = time.monotonic()
         publisher.publish("t", b"times out", b"requeued")
         first = {message.body: message for message in (holder.message(), holder.message())}
@@ -52,8 +52,8 @@ def test_setting_the_clock_brings_nothing_early_and_keeps_nothing_back(
         clock.set(jump)
         client = subscriber(gnsqd)
         publisher.publish("t", *[b"after %d" % number for number in range(5000)])
-        after: list[Message] = []
-        came: dict[bytes, tuple[float, Message]] = {}
+        after: list[ReceivedMessage] = []
+        came: dict[bytes, tuple[float, ReceivedMessage]] = {}
         while len(after) < 5000 or len(came) < 3:
             frame = client.frame()
             now = time.monotonic()
@@ -78,11 +78,11 @@ def test_setting_the_clock_brings_nothing_early_and_keeps_nothing_back(
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
 def test_deferred_messages_come_when_the_clock_was_set_between_two_runs(
-    gnsqd: Daemon, clock: WallClock, jump: float
+    gnsqd: Instance, clock: WallClock, jump: float
 ) -> None:
     with gnsqd:
         create(gnsqd, "t", "c")
-        with Client(gnsqd.tcp_address) as publisher:
+        with NSQClient(gnsqd.tcp_address) as publisher:
             for delay in (800, 2000):
                 publisher.command(b"DPUB t %d" % delay, b"deferred %d" % delay)
                 assert publisher.response() == b"OK"

@@ -11,10 +11,10 @@ from behaviour.test_https import https_address
 from interop.cluster import Pretender
 from kit.buggy_gnsqd import Bugs
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually, interpreter, open_socket, own_command
+from kit.daemons import DEADLINE, Instance, eventually, interpreter, open_socket, own_command
 from kit.exposition import labels, series
 from kit.http_api import head, read_all
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.upgraded_client import tls_client_context
 from unit.cluster.fake_lookupd import answer, info
 
@@ -26,26 +26,26 @@ def bugs(tmp_path: Path) -> Bugs:
     return Bugs(tmp_path / "bugs", interpreter(own_command()))
 
 
-def nothing(nsqd: Daemon) -> None:
+def nothing(nsqd: Instance) -> None:
     """Does nothing, as the greenlet runs already."""
 
 
-def ask(request: str) -> Callable[[Daemon], None]:
+def ask(request: str) -> Callable[[Instance], None]:
     """Returns a function that makes a greenlet start by a request, which may never be answered."""
 
-    def send(nsqd: Daemon) -> None:
+    def send(nsqd: Instance) -> None:
         open_socket(nsqd.http_address, DEADLINE).sendall(head(request, "Content-Length: 0"))
 
     return send
 
 
-def leave(nsqd: Daemon) -> None:
+def leave(nsqd: Instance) -> None:
     """Leaves an ephemeral channel without a client."""
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("other", "c#ephemeral")
 
 
-def ask_nsqlookupd(nsqd: Daemon) -> None:
+def ask_nsqlookupd(nsqd: Instance) -> None:
     """Makes the daemon ask for the channels of a new topic."""
     eventually(lambda: "): peer info " in nsqd.log())
     ask("POST /topic/create?topic=new")(nsqd)
@@ -79,7 +79,7 @@ def answer_as_nsqlookupd(line: bytes) -> list[bytes]:
     ],
 )
 def test_a_defect_of_the_daemon_ends_it_and_no_message_is_lost(
-    bugs: Bugs, tmp_path: Path, bug: str, name: str, then: Callable[[Daemon], None]
+    bugs: Bugs, tmp_path: Path, bug: str, name: str, then: Callable[[Instance], None]
 ) -> None:
     flags = [
         "--lookupd-tcp-address=127.0.0.1:9",
@@ -89,11 +89,11 @@ def test_a_defect_of_the_daemon_ends_it_and_no_message_is_lost(
         "--sync-timeout=50ms" if "fsync" in bug else "--sync-timeout=1h",
     ]
     nsqlookupd = Pretender(answer_as_nsqlookupd)
-    daemon = Daemon(bugs.command, tmp_path / "data", *flags, nsqlookupd.flag)
+    daemon = Instance(bugs.command, tmp_path / "data", *flags, nsqlookupd.flag)
     with nsqlookupd, daemon:
         if "fsync" in bug:
             bugs.bring_about(bug)
-        with Client(daemon.tcp_address) as client:
+        with NSQClient(daemon.tcp_address) as client:
             client.publish("t", *BODIES)
         if "fsync" not in bug:
             bugs.bring_about(bug)
@@ -105,19 +105,19 @@ def test_a_defect_of_the_daemon_ends_it_and_no_message_is_lost(
     assert daemon.log().count("Traceback") == tracebacks, daemon.log()
     assert daemon.log().endswith(" INFO: NSQ: bye\n")
     daemon.command = own_command()
-    with daemon, Client(daemon.tcp_address) as client:
+    with daemon, NSQClient(daemon.tcp_address) as client:
         client.subscribe("t", "c", rdy=10)
         assert sorted(client.message().body for _ in BODIES) == sorted(BODIES)
 
 
 def test_a_defect_in_serving_a_client_is_the_end_of_that_client_alone(bugs: Bugs, tmp_path: Path) -> None:
     cert, key = issue("server").write(tmp_path / "server")
-    daemon = Daemon(bugs.command, tmp_path / "data", f"--tls-cert={cert}", f"--tls-key={key}")
+    daemon = Instance(bugs.command, tmp_path / "data", f"--tls-cert={cert}", f"--tls-key={key}")
 
     with daemon:
-        healthy = Client(daemon.tcp_address)
+        healthy = NSQClient(daemon.tcp_address)
         for kind in ("IOLoop", "messagePump"):
-            unlucky = Client(daemon.tcp_address)
+            unlucky = NSQClient(daemon.tcp_address)
             unlucky.identify(msg_timeout=1000)
             unlucky.subscribe("t", "c", rdy=1)
             healthy.publish("t", kind.encode())
@@ -127,7 +127,7 @@ def test_a_defect_in_serving_a_client_is_the_end_of_that_client_alone(bugs: Bugs
             bugs.bring_about(f"throw {kind}:{host}:{port}")
             read_all(unlucky.sock)  # up to its end
             # What it had in flight times out, as after every end of a connection.
-            with Client(daemon.tcp_address) as other:
+            with NSQClient(daemon.tcp_address) as other:
                 other.subscribe("t", "c", rdy=1)
                 message = other.message()
                 assert (message.body, message.attempts) == (kind.encode(), 2)

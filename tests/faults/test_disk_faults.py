@@ -10,10 +10,10 @@ import pytest
 
 from faults.test_every_byte import BODIES, SIZE, record
 from kit.account import Account, drain, next_body
-from kit.daemons import Daemon, StartFailed, eventually
+from kit.daemons import Instance, NotStarted, eventually
 from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask, message
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create
 
 
@@ -22,17 +22,17 @@ def daemon_command(faults: Faults) -> list[str]:
     return faults.command
 
 
-def errors(nsqd: Daemon) -> list[str]:
+def errors(nsqd: Instance) -> list[str]:
     """Returns the ERROR lines so far, except those about depths of stale meta files. In them, `$D` is the data path
     and `$F` a file that is to become nsqd.dat."""
     return [shorten(nsqd, line) for line in re.findall(r"ERROR: (?!DISKQUEUE.* negative depth)(.*)", nsqd.log())]
 
 
-def shorten(nsqd: Daemon, line: str) -> str:
+def shorten(nsqd: Instance, line: str) -> str:
     return re.sub(r"\$D/nsqd\.dat\.\d+\.tmp", "$F", line.replace(str(nsqd.data_path), "$D"))
 
 
-def left_over(nsqd: Daemon) -> list[str]:
+def left_over(nsqd: Instance) -> list[str]:
     """Returns the files that nobody will read, after a clean exit."""
     if nsqd.running:
         assert nsqd.terminate() == 0
@@ -66,17 +66,17 @@ HARMLESS: dict[str, list[tuple[str, Rule]]] = {
 }
 
 
-def go_on(nsqd: Daemon) -> None:
+def go_on(nsqd: Instance) -> None:
     pass
 
 
-def restart(nsqd: Daemon) -> None:
+def restart(nsqd: Instance) -> None:
     assert nsqd.terminate() == 1  # nothing was in memory, but some queues can't be synced
     assert re.search(r"NSQ: \d queues could not be synced to disk and may lose messages or repeat them", nsqd.log())
 
 
-@pytest.mark.parametrize("then", [go_on, restart, Daemon.kill])
-def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then: Callable[[Daemon], None]) -> None:
+@pytest.mark.parametrize("then", [go_on, restart, Instance.kill])
+def test_step_of_writing_fails(nsqd_factory: DaemonFactory, faults: Faults, then: Callable[[Instance], None]) -> None:
     """Lets all steps fail at a time, each for a topic of its own, some of whose messages were written before."""
     nsqd = nsqd_factory("--mem-queue-size=0", "--max-bytes-per-file=1000", "--sync-every=4", "--sync-timeout=100ms")
     steps = REFUSING | HARMLESS
@@ -154,7 +154,7 @@ def test_unreadable_file_is_set_aside_or_skipped(nsqd_factory: DaemonFactory, fa
 def test_file_that_was_read_is_never_set_aside(nsqd_factory: DaemonFactory) -> None:
     # The real nsqd does so when the reader had caught up with the writer (NSQD-COMPAT 0.1 item 4).
     nsqd = nsqd_factory("--max-bytes-per-file=100", "--mem-queue-size=0")
-    with Client(nsqd.tcp_address) as publisher, Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as publisher, NSQClient(nsqd.tcp_address) as consumer:
         assert consumer.identify(output_buffer_size=-1).data == b"OK"
         consumer.subscribe("t", "c", rdy=1)
         for number in range(20):
@@ -223,7 +223,7 @@ def test_killed_at_a_step(nsqd_factory: DaemonFactory, faults: Faults, step: str
 # nsqd.dat
 
 
-def listed(nsqd: Daemon) -> set[str]:
+def listed(nsqd: Instance) -> set[str]:
     """Returns what nsqd.dat lists: topics, and `topic:channel`."""
     topics = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())["topics"] or []
     channels = [f"{topic['name']}:{channel['name']}" for topic in topics for channel in topic["channels"] or []]
@@ -300,7 +300,7 @@ def test_queue_that_cannot_be_opened_stops_the_start(
         (nsqd.data_path / "t.diskqueue.meta.dat").unlink()
     files = {path.name: path.read_bytes() for path in nsqd.data_path.iterdir()}
     faults.set({"call": call, "name": (nsqd.data_path / path).name, "error": error})
-    with pytest.raises(StartFailed, match="exited with 1:"):
+    with pytest.raises(NotStarted, match="exited with 1:"):
         nsqd.start()
     assert shorten(nsqd, nsqd.log()).rstrip("\n").endswith(f" FATAL: failed to load metadata - {text}")
     assert {path.name: path.read_bytes() for path in nsqd.data_path.iterdir()} == files
@@ -322,7 +322,7 @@ def test_queue_that_cannot_be_opened_is_not_begun_again(nsqd_factory: DaemonFact
     for verb in ("PUB", "MPUB", "DPUB"):
         assert not accounts["t"].publish(verb, 10)
         assert accounts["t"].error == f"open {nsqd.data_path}/t.diskqueue.meta.dat: too many open files"
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.command(b"SUB u c")
         text = f"open {nsqd.data_path}/u:c.diskqueue.meta.dat: too many open files"
         assert client.error().decode() == f"E_SUB_FAILED SUB failed {text}"

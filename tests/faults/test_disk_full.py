@@ -14,9 +14,9 @@ import pytest
 
 from faults.test_disk_faults import errors
 from kit.account import VERBS, Account, drain
-from kit.daemons import Daemon, StartFailed, eventually, own_command
+from kit.daemons import Instance, NotStarted, eventually, own_command
 from kit.http_api import ask
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.small_disk import SmallDisk
 from kit.traffic import DaemonFactory, create, post
 
@@ -32,15 +32,15 @@ def daemon_command(request: pytest.FixtureRequest, disk: SmallDisk, peer_binary:
 
 
 @pytest.fixture
-def start(nsqd_factory: DaemonFactory, disk: SmallDisk) -> Callable[..., Daemon]:
+def start(nsqd_factory: DaemonFactory, disk: SmallDisk) -> Callable[..., Instance]:
     return lambda *flags: nsqd_factory(*flags, MAX_SIZE, data_path=disk.path)
 
 
-def is_ours(nsqd: Daemon) -> bool:
+def is_ours(nsqd: Instance) -> bool:
     return "(built w/gnsqd" in nsqd.log()
 
 
-def health(nsqd: Daemon) -> str:
+def health(nsqd: Instance) -> str:
     """Returns what all sources report; raises AssertionError if they differ."""
     text: str = nsqd.stats()["health"]
     healthy = text == "OK"
@@ -49,14 +49,14 @@ def health(nsqd: Daemon) -> str:
     return text
 
 
-def gets_well(nsqd: Daemon) -> None:
+def gets_well(nsqd: Instance) -> None:
     """Waits until ours gets well, which the real one does only with a publisher's help."""
     if is_ours(nsqd):
         eventually(lambda: nsqd.stats()["health"] == "OK")
     assert (health(nsqd) == "OK") == is_ours(nsqd)
 
 
-def exits_without_a_trace(nsqd: Daemon, disk: SmallDisk) -> None:
+def exits_without_a_trace(nsqd: Instance, disk: SmallDisk) -> None:
     """Ends the daemon and looks for bad and temporary files, of which ours leaves none."""
     assert nsqd.terminate() == 0
     assert not [name for name in disk.names() if name.endswith((".bad", ".tmp"))] or not is_ours(nsqd)
@@ -158,8 +158,8 @@ def test_nothing_is_lost_when_channels_overflow(disk: SmallDisk, start: DaemonFa
 
 
 @only_gnsqd
-@pytest.mark.parametrize("end", [Daemon.terminate, Daemon.kill])
-def test_what_is_on_a_full_disk_survives(disk: SmallDisk, start: DaemonFactory, end: Callable[[Daemon], int]) -> None:
+@pytest.mark.parametrize("end", [Instance.terminate, Instance.kill])
+def test_what_is_on_a_full_disk_survives(disk: SmallDisk, start: DaemonFactory, end: Callable[[Instance], int]) -> None:
     # The real nsqd, which can't write its meta files then, starts with empty queues.
     nsqd = start("--mem-queue-size=0", "--max-bytes-per-file=10000")
     accounts = {verb: Account(nsqd, f"t{number}") for number, verb in enumerate(VERBS)}
@@ -175,7 +175,7 @@ def test_what_is_on_a_full_disk_survives(disk: SmallDisk, start: DaemonFactory, 
     assert fresh.publish("MPUB", *[10] * 20)  # a queue that never had a meta file
     publish(8)
     assert all(len(account.refused) > 3 for account in accounts.values())
-    assert end(nsqd) == (1 if end is Daemon.terminate else None)  # meta files could not be written
+    assert end(nsqd) == (1 if end is Instance.terminate else None)  # meta files could not be written
     for account in [*accounts.values(), fresh]:
         account.disconnect()
     disk.free()
@@ -202,7 +202,7 @@ def test_exit_keeps_what_fits_and_names_the_rest(disk: SmallDisk, start: DaemonF
     for _ in range(30):
         assert account.publish("MPUB", 10, 5000)
     assert account.publish("DPUB", *[4000] * 5)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=3)
         for _ in range(3):
             client.message()
@@ -232,10 +232,10 @@ full_or_read_only = pytest.mark.parametrize("how", ["full", "read-only"])
 @only_gnsqd
 @full_or_read_only
 @pytest.mark.parametrize(
-    "durability, end", [("none", Daemon.terminate), ("none", Daemon.kill), ("process", Daemon.kill)]
+    "durability, end", [("none", Instance.terminate), ("none", Instance.kill), ("process", Instance.kill)]
 )
 def test_consumers_drain_such_a_disk_after_a_start(
-    disk: SmallDisk, start: DaemonFactory, how: str, durability: str, end: Callable[[Daemon], object]
+    disk: SmallDisk, start: DaemonFactory, how: str, durability: str, end: Callable[[Instance], object]
 ) -> None:
     # The real nsqd does not start there.
     nsqd = start("--mem-queue-size=0", f"--durability={durability}")
@@ -249,7 +249,7 @@ def test_consumers_drain_such_a_disk_after_a_start(
     spoil(disk)
     nsqd.start()
     assert "persist" not in "".join(errors(nsqd))
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=5)
         received = [client.message() for _ in range(5)]
         client.command(b"RDY 0\nREQ " + received[0].id + b" 0")
@@ -271,7 +271,7 @@ def test_consumers_drain_such_a_disk_after_a_start(
 def test_a_first_start_needs_a_disk_that_can_be_written_to(disk: SmallDisk, start: DaemonFactory, how: str) -> None:
     spoil, *_ = REFUSING[how]
     spoil(disk)
-    with pytest.raises(StartFailed, match="exited with 1:") as failed:
+    with pytest.raises(NotStarted, match="exited with 1:") as failed:
         start()
     file = rf"{re.escape(str(disk.path))}/nsqd\.dat\.\d+\.tmp"
     why = "(write FILE: no space left on device|open FILE: read-only file system)".replace("FILE", file)

@@ -13,7 +13,7 @@ import pytest
 
 from cli.gnsqadmin import gnsqadmin, ok
 from kit.account import VERBS, Account, drain
-from kit.daemons import Daemon, eventually, own_command
+from kit.daemons import Instance, eventually, own_command
 from kit.http_api import ask, exchange, head, message
 from kit.small_disk import SmallDisk
 from kit.traffic import DaemonFactory, create, post
@@ -62,33 +62,33 @@ def full(
     return account
 
 
-def admin(nsqd: Daemon, *command: str) -> str:
+def admin(nsqd: Instance, *command: str) -> str:
     return ok(*command, "--nsqd-http-address={}:{}".format(*nsqd.http_address))
 
 
-def empty_with_channels(nsqd: Daemon) -> None:
+def empty_with_channels(nsqd: Instance) -> None:
     admin(nsqd, "topic", "empty", "t", "--with-channels", "--yes")
 
 
-def empty_channels(nsqd: Daemon) -> None:
+def empty_channels(nsqd: Instance) -> None:
     for channel in "cd":
         admin(nsqd, "channel", "empty", "t", channel, "--yes")
 
 
-def delete_channels(nsqd: Daemon) -> None:
+def delete_channels(nsqd: Instance) -> None:
     for channel in "cd":
         admin(nsqd, "channel", "delete", "t", channel, "--yes")
 
 
-def delete_topic(nsqd: Daemon) -> None:
+def delete_topic(nsqd: Instance) -> None:
     admin(nsqd, "topic", "delete", "t", "--yes")
 
 
-def save(nsqd: Daemon) -> None:
+def save(nsqd: Instance) -> None:
     at_both(lambda channel: admin(nsqd, "save", "t", os.devnull, "--channel", channel))
 
 
-def advance(nsqd: Daemon) -> None:
+def advance(nsqd: Instance) -> None:
     """Reads everything by ranges, and then lets each channel follow."""
     end = json.loads(ask(nsqd, "GET /topic/range?topic=t")[1])["next"]
     status, _, lines = nsqd.http("GET", "/topic/messages?topic=t&from=1")
@@ -98,7 +98,7 @@ def advance(nsqd: Daemon) -> None:
         assert advanced == {"messages": end - 1, "position": end}
 
 
-def consume(nsqd: Daemon) -> None:
+def consume(nsqd: Instance) -> None:
     at_both(lambda channel: drain(nsqd, "t", channel))
 
 
@@ -111,7 +111,7 @@ def at_both(consume: Callable[[str], object]) -> None:
 REMEDIES = [empty_with_channels, empty_channels, delete_channels, delete_topic, save, advance, consume]
 
 
-def depths(nsqd: Daemon) -> list[int]:
+def depths(nsqd: Instance) -> list[int]:
     """Returns the depths of the topic and of its channels."""
     topics = nsqd.stats("t")["topics"]
     return [each["depth"] for topic in topics for each in (topic, *topic["channels"])]
@@ -119,7 +119,7 @@ def depths(nsqd: Daemon) -> list[int]:
 
 @pytest.mark.parametrize("remedy", REMEDIES)
 def test_remedy_makes_room_at_once(
-    full: Account, durability: str, disk: SmallDisk, remedy: Callable[[Daemon], object]
+    full: Account, durability: str, disk: SmallDisk, remedy: Callable[[Instance], object]
 ) -> None:
     if remedy is advance and durability == "none":
         pytest.skip("only a journal has numbers")

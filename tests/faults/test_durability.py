@@ -9,16 +9,16 @@ from threading import Thread
 import pytest
 
 from kit.account import drain
-from kit.daemons import Daemon, StartFailed, eventually
+from kit.daemons import Instance, NotStarted, eventually
 from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask
-from kit.nsq_client import Client, parse_message, sized
+from kit.nsq_client import NSQClient, parse_message, sized
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 
 @pytest.fixture
-def faulty(faults: Faults, tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(faults.command, tmp_path / "data", "--durability=disk", "--mem-queue-size=100") as nsqd:
+def faulty(faults: Faults, tmp_path: Path) -> Iterator[Instance]:
+    with Instance(faults.command, tmp_path / "data", "--durability=disk", "--mem-queue-size=100") as nsqd:
         yield nsqd
 
 
@@ -26,7 +26,7 @@ def test_everything_about_messages_survives_a_kill(gnsqd_factory: DaemonFactory)
     nsqd = gnsqd_factory("--durability=process")
     create(nsqd, "t", "paused")
     post(nsqd, "/channel/pause?topic=t&channel=paused")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", 10)
         client.publish("t", b"finished", b"in flight", b"deferred")
         client.command(b"DPUB t 60000", b"later")
@@ -67,7 +67,7 @@ def test_clean_exit_writes_next_to_nothing(gnsqd_factory: DaemonFactory) -> None
         wait_for(nsqd, "t", channel, depth=20_000)
 
 
-def test_exit_is_heard_while_disk_queues_move_to_a_journal(faults: Faults, faulty: Daemon) -> None:
+def test_exit_is_heard_while_disk_queues_move_to_a_journal(faults: Faults, faulty: Instance) -> None:
     faulty.restart("--durability=none")
     for _ in range(20):
         publish(faulty, "t", *[bytes(100)] * 1000)
@@ -82,7 +82,7 @@ def test_exit_is_heard_while_disk_queues_move_to_a_journal(faults: Faults, fault
 
     thread = Thread(target=terminate)
     thread.start()
-    with pytest.raises(StartFailed):
+    with pytest.raises(NotStarted):
         faulty.start()
     thread.join()
     assert faulty.wait() == 1
@@ -105,16 +105,16 @@ def test_exit_is_heard_while_disk_queues_move_to_a_journal(faults: Faults, fault
     ids=["sync", "write", "short write"],
 )
 def test_what_a_failing_disk_may_not_keep_is_never_answered_by_ok(
-    faults: Faults, faulty: Daemon, rule: Rule, error: bytes
+    faults: Faults, faulty: Instance, rule: Rule, error: bytes
 ) -> None:
     publish(faulty, "t", b"before")
     (journal,) = faulty.data_path.glob("t.journal.*.dat")
     size = journal.stat().st_size
     faults.set(Rule(name="t.journal.*", **rule))
-    with Client(faulty.tcp_address) as consumer:  # one that comes meanwhile
+    with NSQClient(faulty.tcp_address) as consumer:  # one that comes meanwhile
         consumer.subscribe("t", "c", rdy=1)
         assert consumer.message().body == b"before"
-        with Client(faulty.tcp_address) as client:
+        with NSQClient(faulty.tcp_address) as client:
             client.send(b"PUB t\n" + sized(b"unsure") + b"SUB t other\n")
             assert client.error().startswith(b"E_PUB_FAILED PUB failed %b " % error)
             assert client.recv_until_closed() == b""
@@ -125,7 +125,7 @@ def test_what_a_failing_disk_may_not_keep_is_never_answered_by_ok(
     eventually(lambda: ask(faulty, "GET /ping") == (200, "OK"))
     eventually(lambda: ask(faulty, "POST /pub?topic=t", b"after")[0] == 200)
     faults.set(Rule(name="t.journal.*", call="pwrite", kill=True, after=20))
-    with Client(faulty.tcp_address) as client:
+    with NSQClient(faulty.tcp_address) as client:
         client.command(b"PUB t", b"killed")
         client.recv_until_closed()
     assert faulty.wait() == -signal.SIGKILL
@@ -135,7 +135,7 @@ def test_what_a_failing_disk_may_not_keep_is_never_answered_by_ok(
 
 
 def test_what_is_dropped_is_answered_when_a_loss_of_power_does_not_bring_it_back(
-    faults: Faults, faulty: Daemon
+    faults: Faults, faulty: Instance
 ) -> None:
     create(faulty, "t", "c", "d")
     publish(faulty, "t", b"1", b"2")

@@ -18,8 +18,8 @@ import pytest
 
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.metadata import load
-from kit.daemons import DEADLINE, Daemon, eventually, is_readable
-from kit.nsq_client import Client
+from kit.daemons import DEADLINE, Instance, eventually, is_readable
+from kit.nsq_client import NSQClient
 
 BODIES = [b"body %d." % number for number in range(6)]
 ID = [b"%d" % number * 16 for number in range(6)]  # no wrong byte makes one of another
@@ -92,14 +92,14 @@ def lay_out(directory: Path, *, spare: Damage | None = None) -> None:
     (directory / "nsqd.dat").write_text(json.dumps({"topics": topics, "version": "1.3.0"}))
 
 
-def drain(daemon: Daemon) -> list[set[bytes]]:
+def drain(daemon: Instance) -> list[set[bytes]]:
     """Returns the bodies that channel `c` of each topic delivers."""
     drained: list[set[bytes]] = []
     for first in range(0, len(DAMAGES), AT_A_TIME):
         names = [f"d{number}" for number in range(first, min(first + AT_A_TIME, len(DAMAGES)))]
         bodies: dict[str, set[bytes]] = {name: set() for name in names}
         with ExitStack() as stack:
-            clients = {name: stack.enter_context(Client(daemon.tcp_address)) for name in names}
+            clients = {name: stack.enter_context(NSQClient(daemon.tcp_address)) for name in names}
             for name, client in clients.items():
                 assert client.identify(output_buffer_size=-1, heartbeat_interval=60_000).data == b"OK"
                 client.subscribe(name, "c", 10)
@@ -110,7 +110,7 @@ def drain(daemon: Daemon) -> list[set[bytes]]:
     return drained
 
 
-def is_empty(daemon: Daemon, clients: dict[str, Client], bodies: dict[str, set[bytes]]) -> bool:
+def is_empty(daemon: Instance, clients: dict[str, NSQClient], bodies: dict[str, set[bytes]]) -> bool:
     for name, client in clients.items():
         while client.buffer or is_readable(client.sock, 0):
             message = client.message()
@@ -126,12 +126,12 @@ def is_empty(daemon: Daemon, clients: dict[str, Client], bodies: dict[str, set[b
 
 @pytest.mark.peer
 def test_queue_with_a_wrong_byte_or_a_missing_end_gives_all_the_rest(
-    directory: Path, gnsqd_factory: Callable[..., Daemon], peer_binary: Callable[[str], Path]
+    directory: Path, gnsqd_factory: Callable[..., Instance], peer_binary: Callable[[str], Path]
 ) -> None:
     for name in ("ours", "real"):
         (directory / name).mkdir()
         lay_out(directory / name, spare=ENDLESS if name == "real" else None)
-    nsqd = Daemon([os.fspath(peer_binary("nsqd"))], directory / "real", "--mem-queue-size=0").start()
+    nsqd = Instance([os.fspath(peer_binary("nsqd"))], directory / "real", "--mem-queue-size=0").start()
     try:
         real = drain(nsqd)
     finally:

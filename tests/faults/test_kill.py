@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, eventually, own_command
-from kit.nsq_client import Client, Message, mpub_body, sized
+from kit.daemons import DEADLINE, Instance, eventually, own_command
+from kit.nsq_client import NSQClient, ReceivedMessage, mpub_body, sized
 from kit.traffic import post
 
 DOCUMENT = Path(__file__).parents[2] / "contrib" / "docs" / "reliability.md"
@@ -227,15 +227,15 @@ class Victim:
     message."""
 
     def __init__(self, command: list[str], directory: Path, flags: list[str]) -> None:
-        self.daemon = Daemon(command, directory, *options(*flags))
+        self.daemon = Instance(command, directory, *options(*flags))
         self.memory = int(flags[0].partition("=")[2])
         self.groups: dict[str, list[bytes]] = {}  # bodies
         self.acknowledged: set[bytes] = set()
         self.finished: set[bytes] = set()  # must not come again, because of FIN or of empty
-        self.in_flight: dict[bytes, Message] = {}
+        self.in_flight: dict[bytes, ReceivedMessage] = {}
         self.passed = 0  # messages that the topic of this process had to hand to the channel
-        self.publisher: Client | None = None
-        self.consumer: Client | None = None
+        self.publisher: NSQClient | None = None
+        self.consumer: NSQClient | None = None
 
     def stats(self) -> dict[str, Any]:
         return self.daemon.topic_stats("t")
@@ -312,7 +312,7 @@ class Victim:
     def _send(self, line: bytes, body: bytes, bodies: list[bytes]) -> None:
         """Sends a publishing command and receives its OK; then waits until the channel has the messages, if it gets
         them now."""
-        self.publisher = self.publisher or Client(self.daemon.tcp_address)
+        self.publisher = self.publisher or NSQClient(self.daemon.tcp_address)
         self.publisher.command(line, body)
         assert self.publisher.response() == b"OK"
         self.acknowledged.update(bodies)
@@ -335,9 +335,9 @@ class Victim:
         assert taken.keys() == expected
         self.in_flight |= taken
 
-    def _subscribed(self, rdy: int) -> Client:
+    def _subscribed(self, rdy: int) -> NSQClient:
         if self.consumer is None:
-            self.consumer = Client(self.daemon.tcp_address)
+            self.consumer = NSQClient(self.daemon.tcp_address)
             self.consumer.subscribe("t", "c")
         self.consumer.command(b"RDY %d" % rdy)
         return self.consumer
@@ -386,7 +386,7 @@ class Victim:
         busy = threading.Event()
         sent: list[bytes] = []
 
-        def keep_publishing(client: Client) -> None:
+        def keep_publishing(client: NSQClient) -> None:
             try:
                 while True:
                     batch = [f"{group} endless {len(sent) + i}".encode() for i in range(20)]
@@ -399,7 +399,7 @@ class Victim:
             except ConnectionError:
                 pass
 
-        with Client(self.daemon.tcp_address) as client, ThreadPoolExecutor() as threads:
+        with NSQClient(self.daemon.tcp_address) as client, ThreadPoolExecutor() as threads:
             load = threads.submit(keep_publishing, client)
             try:
                 assert busy.wait(DEADLINE), "nothing was acknowledged"
@@ -470,7 +470,7 @@ class Victim:
         one that was between two queues and so in no count: none has come between the counts and this one, so none was.
         """
         delivered: Counter[bytes] = Counter()
-        with Client(self.daemon.tcp_address) as publisher, Client(self.daemon.tcp_address) as client:
+        with NSQClient(self.daemon.tcp_address) as publisher, NSQClient(self.daemon.tcp_address) as client:
             # One at a time: a copy of a message that is in flight might be dropped.
             client.subscribe("t", "c", rdy=1)
             number = 0
@@ -487,7 +487,7 @@ class Victim:
                 time.sleep(POLL)
 
 
-def take_until(client: Client, last: bytes) -> list[bytes]:
+def take_until(client: NSQClient, last: bytes) -> list[bytes]:
     """Finishes what comes up to `last`, and returns the bodies. The real daemon may write that into a damaged file, and
     lose it: then up to a second in which nothing comes."""
     came: list[bytes] = []

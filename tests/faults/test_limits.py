@@ -13,9 +13,9 @@ import pytest
 
 from behaviour.test_https import https_address
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually, open_socket
+from kit.daemons import DEADLINE, Instance, eventually, open_socket
 from kit.http_api import exchange, head, read_all, split_responses
-from kit.nsq_client import Client, sized
+from kit.nsq_client import NSQClient, sized
 from kit.observers import resident_bytes, served, sockets
 from kit.traffic import DaemonFactory, create, post, publish, take
 
@@ -31,7 +31,7 @@ _limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # of this process, and o
 
 
 @pytest.mark.skipif(_limit < 2 * CROWD, reason=f"no more than {_limit} files may be open")
-def test_thousands_of_connections_come_at_once_and_cost_little(gnsqd: Daemon) -> None:
+def test_thousands_of_connections_come_at_once_and_cost_little(gnsqd: Instance) -> None:
     with served(gnsqd) as good, ExitStack() as stack:
         before = 4  # the listeners, and the good clients
         eventually(lambda: sockets(gnsqd) == before)
@@ -83,7 +83,7 @@ def test_one_connection_too_many_is_closed(gnsqd_factory: DaemonFactory, tmp_pat
 
 def test_magic_has_to_come_in_time(gnsqd_factory: DaemonFactory) -> None:
     gnsqd = gnsqd_factory("--magic-timeout=300ms")
-    with Client(gnsqd.tcp_address) as prompt:
+    with NSQClient(gnsqd.tcp_address) as prompt:
         for beginning in (b"", b"  V"):
             with open_socket(gnsqd.tcp_address, DEADLINE) as sock:
                 sock.sendall(beginning)
@@ -91,7 +91,7 @@ def test_magic_has_to_come_in_time(gnsqd_factory: DaemonFactory) -> None:
         prompt.publish("t", b"x")
     assert gnsqd.log().count(" ERROR: failed to read protocol version - read tcp ") == 2
     gnsqd.restart("--magic-timeout=0")  # no limit
-    with Client(gnsqd.tcp_address, magic=b"") as slow:
+    with NSQClient(gnsqd.tcp_address, magic=b"") as slow:
         assert slow.nothing_arrives(0.2)
         slow.send(b"  V2")
         slow.publish("t", b"x")
@@ -124,7 +124,7 @@ def test_topics_and_channels_have_an_end_where_that_is_asked_for(gnsqd_factory: 
     gnsqd = gnsqd_factory("--max-topics=2", "--max-channels=1")
 
     def refusal(line: bytes, body: bytes | None = None) -> bytes:
-        with Client(gnsqd.tcp_address) as client:
+        with NSQClient(gnsqd.tcp_address) as client:
             client.command(line, body)
             return client.error()
 
@@ -221,6 +221,6 @@ def test_who_floods_does_not_drown_the_others(gnsqd_factory: DaemonFactory, kind
     eventually(lambda: sockets(gnsqd) == 2)
 
 
-def test_header_lines_have_an_end(gnsqd: Daemon) -> None:
+def test_header_lines_have_an_end(gnsqd: Instance) -> None:
     few, many = (head("GET /ping", *[f"a{number}: b" for number in range(count)]) for count in (900, 1001))
     assert exchange(gnsqd, few + many) == [(200, "OK"), (431, "431 Request Header Fields Too Large")]

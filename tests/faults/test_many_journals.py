@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kit.daemons import Daemon, eventually, own_command
-from kit.nsq_client import Client
+from kit.daemons import Instance, eventually, own_command
+from kit.nsq_client import NSQClient
 from kit.observers import open_files
 
 TOPICS = 300
@@ -11,24 +11,24 @@ DESCRIPTORS = 200
 IDLE = 20  # that a daemon has open without any topic, generously
 
 
-def opened(nsqd: Daemon, pattern: str = "") -> int:
+def opened(nsqd: Instance, pattern: str = "") -> int:
     return sum(pattern in file for file in open_files(nsqd.pid))
 
 
-def publish_to_all(nsqd: Daemon, body: bytes) -> None:
-    with Client(nsqd.tcp_address) as client:
+def publish_to_all(nsqd: Instance, body: bytes) -> None:
+    with NSQClient(nsqd.tcp_address) as client:
         client.identify(heartbeat_interval=-1)
         for number in range(TOPICS):
             client.publish(f"t{number}", body)
 
 
-def depths(nsqd: Daemon) -> list[int]:
+def depths(nsqd: Instance) -> list[int]:
     return [topic["depth"] for topic in nsqd.stats()["topics"]]
 
 
 def test_topics_are_not_bounded_by_descriptors(directory: Path) -> None:
     limited = ["sh", "-c", f'ulimit -n {DESCRIPTORS} && exec "$@"', "sh", *own_command()]
-    with Daemon(limited, directory / "data", "--durability=disk") as nsqd:
+    with Instance(limited, directory / "data", "--durability=disk") as nsqd:
         publish_to_all(nsqd, b"first")
         publish_to_all(nsqd, b"second")
         assert opened(nsqd, ".journal.") == DESCRIPTORS // 4

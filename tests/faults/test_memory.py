@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kit.daemons import Daemon
-from kit.nsq_client import Client, mpub_body
+from kit.daemons import Instance
+from kit.nsq_client import NSQClient, mpub_body
 from kit.observers import resident_bytes
 from kit.traffic import create, post, wait_for
 
@@ -14,10 +14,10 @@ MPUB_BYTES = 4 << 20
 WINDOW = 100  # messages in flight
 
 
-def publish(daemon: Daemon, count: int, size: int) -> None:
+def publish(daemon: Instance, count: int, size: int) -> None:
     batch = MPUB_BYTES // size
     body = mpub_body(*[bytes(size)] * batch)
-    with Client(daemon.tcp_address) as client:
+    with NSQClient(daemon.tcp_address) as client:
         for _ in range(count // batch):
             client.command(b"MPUB t", body)
             assert client.response() == b"OK"
@@ -32,7 +32,7 @@ def publish(daemon: Daemon, count: int, size: int) -> None:
     ],
 )
 def test_memory_stays_bounded_while_a_backlog_is_filled_and_drained(
-    gnsqd_factory: Callable[..., Daemon], size: int, count: int, mem_queue_size: int, limit: int
+    gnsqd_factory: Callable[..., Instance], size: int, count: int, mem_queue_size: int, limit: int
 ) -> None:
     assert size * count > 1.9 * limit, "whoever kept it in memory would not be found out"
     gnsqd = gnsqd_factory(f"--mem-queue-size={mem_queue_size}")
@@ -44,7 +44,7 @@ def test_memory_stays_bounded_while_a_backlog_is_filled_and_drained(
     post(gnsqd, "/topic/unpause?topic=t")
     wait_for(gnsqd, "t", "c", depth=count)
     assert resident_bytes(gnsqd, "VmHWM") < limit
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         client.identify(heartbeat_interval=60_000)
         client.subscribe("t", "c", WINDOW)
         for first in range(0, count, WINDOW):

@@ -7,14 +7,14 @@ import resource
 from collections.abc import Iterator
 
 from kit.account import Account, next_body
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from kit.http_api import message
-from kit.nsq_client import HEARTBEAT, RESPONSE, Client
+from kit.nsq_client import HEARTBEAT, RESPONSE, NSQClient
 from kit.traffic import DaemonFactory
 
 
 @contextlib.contextmanager
-def no_more_descriptors(nsqd: Daemon) -> Iterator[None]:
+def no_more_descriptors(nsqd: Instance) -> Iterator[None]:
     """Lowers the limit on open files until no more can be opened."""
     soft, hard = resource.prlimit(nsqd.pid, resource.RLIMIT_NOFILE)
 
@@ -51,7 +51,7 @@ def test_served_clients_go_on_and_the_others_follow(nsqd_factory: DaemonFactory)
     assert unopened.publish("PUB", 10)
     assert isinstance(nsqd.http_address, tuple)
     operator = http.client.HTTPConnection(*nsqd.http_address, timeout=DEADLINE)
-    consumer, publisher = (Client(nsqd.tcp_address) for _ in range(2))
+    consumer, publisher = (NSQClient(nsqd.tcp_address) for _ in range(2))
 
     def ask(method: str, target: str, body: bytes = b"") -> tuple[int, str]:
         operator.request(method, target, body)
@@ -62,7 +62,7 @@ def test_served_clients_go_on_and_the_others_follow(nsqd_factory: DaemonFactory)
     consumer.subscribe("served", "c", rdy=5)
     publisher.publish("served", b"first")
     assert next_body(consumer) == b"first"
-    idle = Client(nsqd.tcp_address)
+    idle = NSQClient(nsqd.tcp_address)
     idle.identify(heartbeat_interval=1000)
     with no_more_descriptors(nsqd):
         # What is open is written to.
@@ -78,7 +78,7 @@ def test_served_clients_go_on_and_the_others_follow(nsqd_factory: DaemonFactory)
         assert next_body(consumer) == b"second"
         assert idle.frame() == (RESPONSE, HEARTBEAT)
         # Who is not waits.
-        late = Client(nsqd.tcp_address)
+        late = NSQClient(nsqd.tcp_address)
         late.command(b"PUB served", b"late")
         assert late.nothing_arrives(0.2)
     assert "WARNING: " in nsqd.log()

@@ -9,10 +9,10 @@ import socket
 import pytest
 
 from kit.account import drain, next_body
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.faulty_gnsqd import Faults
 from kit.http_api import ask
-from kit.nsq_client import HEARTBEAT, RESPONSE, Client
+from kit.nsq_client import HEARTBEAT, RESPONSE, NSQClient
 from kit.traffic import DaemonFactory
 
 IN_MEMORY, SYNC_EVERY = 5, 10
@@ -38,10 +38,10 @@ def drop_connections(server: socket.socket) -> int:
 class WaitingPublisher:
     """Publishes to a topic, one message after the other, until the answer to the last of them does not come."""
 
-    def __init__(self, nsqd: Daemon, topic: str) -> None:
+    def __init__(self, nsqd: Instance, topic: str) -> None:
         self.nsqd = nsqd
         self.topic = topic
-        self.client = Client(nsqd.tcp_address)
+        self.client = NSQClient(nsqd.tcp_address)
         self.sent = 0
         while not self._publish_one():
             # What is in memory needs no fsync; of the rest as many may go without as sync-every says.
@@ -73,7 +73,7 @@ def test_everybody_else_goes_on(nsqd_factory: DaemonFactory, faults: Faults) -> 
 
     lookupd = socket.create_server(("localhost", 0))
     nsqd = nsqd_factory(*FLAGS, f"--lookupd-tcp-address=localhost:{lookupd.getsockname()[1]}")
-    consumer, publisher = (Client(nsqd.tcp_address) for _ in range(2))
+    consumer, publisher = (NSQClient(nsqd.tcp_address) for _ in range(2))
     consumer.identify(output_buffer_size=-1)
     consumer.subscribe("served", "c", rdy=1)
     publisher.publish("served", b"first")
@@ -97,7 +97,7 @@ def test_everybody_else_goes_on(nsqd_factory: DaemonFactory, faults: Faults) -> 
     assert ask(nsqd, "GET /ping") == (200, "OK")
     assert ask(nsqd, "POST /pub?topic=served", b"third") == (200, "OK")
     # Heartbeats come, and names are resolved.
-    idle = Client(nsqd.tcp_address)
+    idle = NSQClient(nsqd.tcp_address)
     idle.identify(heartbeat_interval=1000)
     for _ in range(2):
         assert idle.frame() == (RESPONSE, HEARTBEAT)

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kit.daemons import DEADLINE, Daemon, eventually
-from kit.lookupds import Lookupd
+from kit.daemons import DEADLINE, Instance, eventually
+from kit.lookupds import RunningLookupd
 
 
-def port(nsqd: Daemon) -> int:
+def port(nsqd: Instance) -> int:
     """Returns the TCP port that nsqlookupd gets."""
     assert isinstance(nsqd.tcp_address, tuple)
     return nsqd.tcp_address[1]
 
 
-def is_registered(lookupd: Lookupd, *expected: str) -> None:
+def is_registered(lookupd: RunningLookupd, *expected: str) -> None:
     """Waits until exactly that is."""
     eventually(lambda: lookupd.registered() == set(expected), f"{expected} registered")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.daemons import free_port
-from kit.lookupds import REAL_COMMAND, Lookupd, own_lookupd_command
+from kit.lookupds import REAL_COMMAND, RunningLookupd, own_lookupd_command
 from kit.traffic import DaemonFactory
 
 
@@ -21,13 +21,13 @@ def start_first(nsqd_factory: DaemonFactory, peer_binary: Callable[[str], Path])
 @pytest.fixture(params=["gnsqlookupd", "nsqlookupd"])
 def make_lookupd(
     request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tmp_path: Path
-) -> Iterator[Callable[[], Lookupd]]:
+) -> Iterator[Callable[[], RunningLookupd]]:
     """Makes any number of nsqlookupds, ours and in another test the real one, without starting them."""
-    made: list[Lookupd] = []
+    made: list[RunningLookupd] = []
 
-    def make() -> Lookupd:
+    def make() -> RunningLookupd:
         directory = tmp_path / f"nsqlookupd-{len(made)}"
-        made.append(Lookupd(command, directory, ports=(free_port(), free_port())))
+        made.append(RunningLookupd(command, directory, ports=(free_port(), free_port())))
         return made[-1]
 
     peer_binary("nsqlookupd")
@@ -39,10 +39,10 @@ def make_lookupd(
 
 
 @pytest.fixture
-def start_lookupd(make_lookupd: Callable[[], Lookupd]) -> Callable[[], Lookupd]:
+def start_lookupd(make_lookupd: Callable[[], RunningLookupd]) -> Callable[[], RunningLookupd]:
     return lambda: make_lookupd().start()
 
 
 @pytest.fixture
-def lookupd(start_lookupd: Callable[[], Lookupd]) -> Lookupd:
+def lookupd(start_lookupd: Callable[[], RunningLookupd]) -> RunningLookupd:
     return start_lookupd()

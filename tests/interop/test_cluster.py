@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from interop.cluster import Program, port
-from kit.daemons import DEADLINE, Daemon, eventually, fixed_ports, own_command
+from kit.daemons import DEADLINE, Instance, eventually, fixed_ports, own_command
 from kit.handover import REAL, nothing_left
-from kit.lookupds import Lookupd
+from kit.lookupds import RunningLookupd
 from kit.peer_program import PeerProgram
 from kit.traffic import DaemonFactory, create, post
 
@@ -23,16 +23,16 @@ pytestmark = pytest.mark.peer
 HERE = Path(__file__).parent
 PING_INTERVAL = 15.0  # seconds, of the real nsqd
 
-MakeLookupd = Callable[[], Lookupd]
+MakeLookupd = Callable[[], RunningLookupd]
 
 
 class NodesAndLookupds(NamedTuple):
-    lookupds: list[Lookupd]
-    nodes: list[Daemon]
+    lookupds: list[RunningLookupd]
+    nodes: list[Instance]
 
 
 @pytest.fixture
-def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) -> NodesAndLookupds:
+def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], RunningLookupd]) -> NodesAndLookupds:
     lookupds = [start_lookupd() for _ in range(2)]
     flags = [lookupd.flag for lookupd in lookupds]
     nodes = [gnsqd_factory("--broadcast-address=127.0.0.1", *flags, *fixed_ports()) for _ in range(3)]
@@ -40,7 +40,7 @@ def cluster(gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) 
     return NodesAndLookupds(lookupds, nodes)
 
 
-def are_found(cluster: NodesAndLookupds, topic: str, *nodes: Daemon) -> None:
+def are_found(cluster: NodesAndLookupds, topic: str, *nodes: Instance) -> None:
     """Waits until every nsqlookupd sends consumers of the topic to those nodes."""
     ports = {port(node) for node in nodes}
     eventually(lambda: all(lookupd.found(topic) == ports for lookupd in cluster.lookupds), f"{ports} found")
@@ -91,7 +91,7 @@ def consumers(
         yield got
 
 
-def publish(binary: Path, node: Daemon, prefix: str) -> list[str]:
+def publish(binary: Path, node: Instance, prefix: str) -> list[str]:
     lines = [f"{prefix}-{number}" for number in range(LINES)]
     command = [str(binary), f"--topic={TOPIC}", "--nsqd-tcp-address={}:{}".format(*node.tcp_address)]
     done = subprocess.run(command, input="\n".join(lines) + "\n", text=True, capture_output=True, timeout=DEADLINE)
@@ -139,7 +139,7 @@ def test_whoever_dies_is_found_again_within_an_interval_of_heartbeats(
     late, killed = make_lookupd(), make_lookupd().start()
     flags = ["--broadcast-address=127.0.0.1", late.flag, killed.flag]
     nodes = [gnsqd_factory(*flags, *fixed_ports()) for _ in range(3)]
-    with Daemon(REAL, tmp_path / "nsqd", *flags) as real:
+    with Instance(REAL, tmp_path / "nsqd", *flags) as real:
         for node in (*nodes, real):
             create(node, "t", "c")
         everybody = {port(node) for node in (*nodes, real)}

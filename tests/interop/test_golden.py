@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from kit.daemons import Daemon, eventually, own_command, run_to_end
-from kit.nsq_client import Client, Message
+from kit.daemons import Instance, eventually, own_command, run_to_end
+from kit.nsq_client import NSQClient, ReceivedMessage
 from kit.traffic import DaemonFactory, create, finish, post
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -55,19 +55,19 @@ def expectation(case: str) -> dict[str, Any]:
     return expected
 
 
-def recorded(case: str, name: str) -> list[Message]:
+def recorded(case: str, name: str) -> list[ReceivedMessage]:
     """Returns the messages of all records in the data files of a queue, as tests/golden describes them."""
     files = expectation(case)["disk"]["queues"][name]["files"]
     records = [record for number in sorted(files) if not number.endswith(".bad") for record in files[number]["records"]]
     return [as_message(record) for record in records]
 
 
-def as_message(entry: dict[str, Any]) -> Message:
+def as_message(entry: dict[str, Any]) -> ReceivedMessage:
     id, body = entry["id"].encode(), entry["body"].encode("latin-1")
-    return Message(entry["timestamp"], entry["attempts"], id, body)
+    return ReceivedMessage(entry["timestamp"], entry["attempts"], id, body)
 
 
-def at_start(nsqd: Daemon) -> dict[str, Any]:
+def at_start(nsqd: Instance) -> dict[str, Any]:
     """Returns the same as `at_start` in expected.json."""
     kinds = ("paused", "depth", "backend_depth")
     return {
@@ -79,12 +79,12 @@ def at_start(nsqd: Daemon) -> dict[str, Any]:
     }
 
 
-def drain(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
+def drain(nsqd: Instance, topic: str, channel: str, count: int) -> list[ReceivedMessage]:
     """Finishes the next `count` messages, after which there must be no more."""
     create(nsqd, topic, channel)
     post(nsqd, f"/topic/unpause?topic={topic}")
     post(nsqd, f"/channel/unpause?topic={topic}&channel={channel}")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe(topic, channel, rdy=1)
         messages = finish(client, count)
         eventually(lambda: (at_start(nsqd)[topic]["depth"], nsqd.channel_stats(topic, channel)["depth"]) == (0, 0))

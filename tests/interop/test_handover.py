@@ -22,7 +22,7 @@ from kit.handover import (
     varied,
     witnessed,
 )
-from kit.nsq_client import Client, Message
+from kit.nsq_client import NSQClient, ReceivedMessage
 from kit.traffic import DaemonFactory, create, post, take, wait_for
 
 pytestmark = pytest.mark.peer
@@ -34,7 +34,7 @@ def test_rolled_and_partly_read_queues_go_on_where_they_were(start_first: Daemon
     messages = witnessed(nsqd, "t", *varied(200))
     assert take(nsqd, "t", "some_read", 37) == messages[:37]
     assert take(nsqd, "t", "most_read", 150) == messages[:150]
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "some_read", rdy=3)
         in_flight = [client.message() for _ in range(3)]
         assert in_flight == messages[37:40]
@@ -59,11 +59,11 @@ def test_rolled_and_partly_read_queues_go_on_where_they_were(start_first: Daemon
 def test_three_hand_overs_in_a_row_lose_nothing_and_deliver_nothing_twice(start_first: DaemonFactory) -> None:
     nsqd = start_first("--mem-queue-size=20", "--max-bytes-per-file=3000")
     create(nsqd, "t", WITNESS, "c")
-    waiting: dict[bytes, Message] = {}  # how each is delivered next
+    waiting: dict[bytes, ReceivedMessage] = {}  # how each is delivered next
     held_back: set[bytes] = set()  # by ours, for an hour, and not delivered since
     for _ in range(3):
         waiting.update((message.id, message) for message in witnessed(nsqd, "t", *varied(100)))
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.subscribe("t", "c", rdy=60)
             received = [client.message() for _ in range(60)]
             client.send(b"RDY 0\n")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.handover import (
     HOUR,
     Shape,
@@ -21,7 +21,7 @@ from kit.handover import (
     stored,
     varied,
 )
-from kit.nsq_client import Client, Message
+from kit.nsq_client import NSQClient, ReceivedMessage
 from kit.traffic import DaemonFactory, all_done, create, publish, take, wait_for
 
 pytestmark = pytest.mark.peer
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.peer
 gnsqd_first = pytest.mark.parametrize("daemon_command", ["gnsqd"], indirect=True)
 
 
-def defer(nsqd: Daemon, milliseconds: bytes = HOUR) -> None:
+def defer(nsqd: Instance, milliseconds: bytes = HOUR) -> None:
     """Publishes an ordinary message and two deferred ones on `t:c` and on `lonely`, and requeues two on `t:c`."""
     create(nsqd, "t", "c")
     create(nsqd, "lonely")
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.publish("t", b"requeued-0", b"requeued-1")
         client.subscribe("t", "c", rdy=2)
         ids = [client.message().id for _ in range(2)]
@@ -52,20 +52,20 @@ IN_TOPIC = {b"deferred-0": 1, b"deferred-1": 1, b"ordinary": 1}
 ALL_STORED: Shape = {"t": (False, 0, {"c": (False, 5)}), "lonely": (False, 3, {})}
 
 
-def attempts_of(messages: list[Message]) -> dict[bytes, int]:
+def attempts_of(messages: list[ReceivedMessage]) -> dict[bytes, int]:
     """Returns attempts of the next delivery by body, of which there are no two of a kind."""
     assert len({message.body for message in messages}) == len({message.id for message in messages}) == len(messages)
     return {message.body: message.attempts for message in messages}
 
 
-def publish_deferred(nsqd: Daemon, topic: str, milliseconds: bytes, *bodies: bytes) -> None:
-    with Client(nsqd.tcp_address) as client:
+def publish_deferred(nsqd: Instance, topic: str, milliseconds: bytes, *bodies: bytes) -> None:
+    with NSQClient(nsqd.tcp_address) as client:
         for body in bodies:
             client.command(b"DPUB %b %b" % (topic.encode(), milliseconds), body)
             assert client.response() == b"OK"
 
 
-def due_times_files(nsqd: Daemon) -> dict[str, bytes]:
+def due_times_files(nsqd: Instance) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in nsqd.data_path.glob("*.diskqueue.due_times.dat")}
 
 
@@ -104,7 +104,7 @@ def test_what_the_real_nsqd_delivered_in_between_is_not_held_back(start_first: D
     wait_for(nsqd, "t", "c", depth=0, in_flight_count=0, deferred_count=9)
     hand_over(nsqd)
     in_channel = {message.id: message for message in stored(nsqd, "t:c")}
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=7)
         received = [client.message() for _ in range(7)]
         assert sorted(received) == sorted(in_channel.pop(message.id) for message in received)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.handover import WITNESS, meta, nothing_left, saved_topics, start_other, started_with, varied, witnessed
-from kit.nsq_client import Client, Message
+from kit.nsq_client import NSQClient, ReceivedMessage
 from kit.traffic import DaemonFactory, all_done, create, publish, take, wait_for
 
 pytestmark = pytest.mark.peer
@@ -13,17 +13,17 @@ ON_DISK = ("--mem-queue-size=0", "--max-bytes-per-file=1000")
 KILL_FLAGS = (*ON_DISK, "--sync-every=1", "--sync-timeout=60s")
 
 
-def settled(nsqd: Daemon, depths: dict[str, int]) -> None:
+def settled(nsqd: Instance, depths: dict[str, int]) -> None:
     """Waits until nsqd.dat lists `t` with all channels, and the meta files have what each queue holds."""
     eventually(lambda: {"t", *(f"t:{channel}" for channel in saved_topics(nsqd).get("t", []))} == set(depths))
     eventually(lambda: {queue: (meta(nsqd, queue) or [-1])[0] for queue in depths} == depths, f"{depths}")
 
 
-def take_all(nsqd: Daemon, topic: str, channel: str) -> list[Message]:
+def take_all(nsqd: Instance, topic: str, channel: str) -> list[ReceivedMessage]:
     """Takes all messages of a channel, first in first out."""
     publish(nsqd, topic, b"the last one")
-    messages: list[Message] = []
-    with Client(nsqd.tcp_address) as client:
+    messages: list[ReceivedMessage] = []
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe(topic, channel, rdy=1)
         while not messages or messages[-1].body != b"the last one":
             messages.append(client.message())
@@ -51,7 +51,7 @@ def test_only_what_had_been_read_comes_again_from_a_killed_daemon(start_first: D
     create(nsqd, "t", WITNESS, "c")
     messages = witnessed(nsqd, "t", *varied(60))
     settled(nsqd, {"t": 0, f"t:{WITNESS}": 0, "t:c": 60})
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         for message in messages[:24]:
             assert client.message() == message
@@ -73,7 +73,7 @@ def test_what_was_acknowledged_is_there_when_the_daemon_is_killed_while_more_com
     create(nsqd, "t")
     eventually(lambda: "t" in saved_topics(nsqd))
     bodies = [b"%04d" % number + b"x" * 400 for number in range(600)]
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.send(b"".join(b"PUB t\n%b%b" % (len(body).to_bytes(4), body) for body in bodies))
         for _ in range(50):
             assert client.response() == b"OK"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, eventually, own_command
-from kit.nsq_client import Client
+from kit.daemons import DEADLINE, Instance, eventually, own_command
+from kit.nsq_client import NSQClient
 from kit.peer_program import start_nsqlookupd
 from kit.traffic import publish, wait_for
 
@@ -31,22 +31,22 @@ def stat(peer_binary: Callable[[str], Path]) -> Stat:
 
 
 @pytest.fixture
-def busy(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[list[tuple[Daemon, str]]]:
+def busy(peer_binary: Callable[[str], Path], tmp_path: Path) -> Iterator[list[tuple[Instance, str]]]:
     """Ours and the real one with the same messages in all states, each with the flag that finds it by nsqlookupd."""
     found = []
     with ExitStack() as stack:
         for name, command in (("gnsqd", own_command()), ("nsqd", [str(peer_binary("nsqd"))])):
             lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd"))
             flags = ["--broadcast-address=127.0.0.1", f"--lookupd-tcp-address={lookupd.address['TCP']}"]
-            nsqd = stack.enter_context(Daemon(command, tmp_path / name, "--mem-queue-size=2", *flags))
+            nsqd = stack.enter_context(Instance(command, tmp_path / name, "--mem-queue-size=2", *flags))
             occupy(nsqd, stack)
             eventually(lambda lookupd=lookupd: "channel:t:c" in lookupd.ask("GET", "/debug")[1])  # type: ignore[misc]
             found.append((nsqd, f"--lookupd-http-address={lookupd.address['HTTP']}"))
         yield found
 
 
-def occupy(nsqd: Daemon, clients: ExitStack) -> None:
-    consumer = clients.enter_context(Client(nsqd.tcp_address))
+def occupy(nsqd: Instance, clients: ExitStack) -> None:
+    consumer = clients.enter_context(NSQClient(nsqd.tcp_address))
     consumer.identify(output_buffer_timeout=25)
     consumer.subscribe("t", "c", rdy=2)
     publish(nsqd, "t", *[b"x"] * 4)
@@ -58,11 +58,11 @@ def occupy(nsqd: Daemon, clients: ExitStack) -> None:
     wait_for(nsqd, "t", "c", backend_depth=3)
 
 
-def address(nsqd: Daemon) -> str:
+def address(nsqd: Instance) -> str:
     return f"--nsqd-http-address=127.0.0.1:{nsqd.http_address[1]}"
 
 
-def test_rows_are_the_same(busy: list[tuple[Daemon, str]], stat: Stat) -> None:
+def test_rows_are_the_same(busy: list[tuple[Instance, str]], stat: Stat) -> None:
     row = "      0       0 |       5       2       3     2     1 |       1       0            9       1"
     for nsqd, lookupd in busy:
         for flag in (address(nsqd), lookupd):
@@ -71,7 +71,7 @@ def test_rows_are_the_same(busy: list[tuple[Daemon, str]], stat: Stat) -> None:
             assert done.stdout.splitlines() == [*HEADER, row, row, row]
 
 
-def test_what_is_not_there_is_complained_of_alike(busy: list[tuple[Daemon, str]], stat: Stat) -> None:
+def test_what_is_not_there_is_complained_of_alike(busy: list[tuple[Instance, str]], stat: Stat) -> None:
     for topic, channel in (("t", "nope"), ("nope", "c"), ("$", "c")):
         for column in (0, 1):
             flags = [address(each[0]) if column == 0 else each[1] for each in busy]

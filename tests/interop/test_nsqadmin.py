@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kit.daemons import Daemon, eventually, own_command
+from kit.daemons import Instance, eventually, own_command
 from kit.handover import shape
-from kit.lookupds import EMBEDDED, EmbeddedLookupd, own_lookupd_command
-from kit.nsq_client import Client
+from kit.lookupds import EMBEDDED, LookupdInside, own_lookupd_command
+from kit.nsq_client import NSQClient
 from kit.peer_program import JSONServer, PeerProgram, start_nsqlookupd
 from kit.traffic import create, post, publish, wait_for
 
@@ -28,7 +28,7 @@ BROWSERS = ("chromium", "chromium-browser", "chromium-headless-shell", "google-c
 class Admin(NamedTuple):
     """A daemon, the nsqadmin that watches it, and the nsqlookupd in between, if any."""
 
-    nsqd: Daemon
+    nsqd: Instance
     admin: PeerProgram
     lookupd: JSONServer | None
 
@@ -82,9 +82,9 @@ def launch(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], t
                 lookupd_command = own_lookupd_command() if own else [str(peer_binary("nsqlookupd"))]
                 lookupd = stack.enter_context(start_nsqlookupd(lookupd_command, tmp_path / f"{name}-lookupd"))
                 flags.append(f"--lookupd-tcp-address={lookupd.address['TCP']}")
-            nsqd = stack.enter_context(Daemon(command, tmp_path / name, *flags))
+            nsqd = stack.enter_context(Instance(command, tmp_path / name, *flags))
             if embedded:
-                inside = EmbeddedLookupd(nsqd)
+                inside = LookupdInside(nsqd)
                 lookupd = JSONServer({"TCP": inside.tcp_address, "HTTP": inside.http_address})
             watched = f"--nsqd-http-address=127.0.0.1:{nsqd.http_address[1]}"
             if lookupd is not None:
@@ -114,12 +114,12 @@ def occupy(site: Admin, clients: ExitStack) -> None:
     post(nsqd, "/channel/pause?topic=orders&channel=mail")
     post(nsqd, "/topic/pause?topic=paused")
 
-    consumer = clients.enter_context(Client(nsqd.tcp_address))
+    consumer = clients.enter_context(NSQClient(nsqd.tcp_address))
     consumer.identify(client_id="me", hostname="host", user_agent="ua/1.0", sample_rate=0)
     consumer.subscribe("orders", "archive", rdy=3)
-    ephemeral = clients.enter_context(Client(nsqd.tcp_address))
+    ephemeral = clients.enter_context(NSQClient(nsqd.tcp_address))
     ephemeral.subscribe("orders", "tail#ephemeral", rdy=1)
-    producer = clients.enter_context(Client(nsqd.tcp_address))
+    producer = clients.enter_context(NSQClient(nsqd.tcp_address))
     producer.identify(client_id="you", hostname="host", user_agent="<ua>")
     producer.publish("orders", b"one", b"two", b"three", b"four", b"five")
     messages = [consumer.message() for _ in range(3)]
@@ -158,7 +158,7 @@ def test_every_page_has_the_same_contents(sites: tuple[Admin, Admin]) -> None:
 State = dict[str, Any]
 
 
-def state(nsqd: Daemon) -> State:
+def state(nsqd: Instance) -> State:
     return dict(shape(nsqd, "depth"))
 
 

@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 
 from interop.cluster import Pretender, is_registered
-from kit.daemons import Daemon, eventually, free_port
+from kit.daemons import Instance, eventually, free_port
 from kit.exposition import labels, series
 from kit.handover import saved_topics
-from kit.lookupds import Lookupd
-from kit.nsq_client import Client, sized
+from kit.lookupds import RunningLookupd
+from kit.nsq_client import NSQClient, sized
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
 
 pytestmark = pytest.mark.peer
 
 
-def is_known(lookupd: Lookupd, nsqd: Daemon) -> None:
+def is_known(lookupd: RunningLookupd, nsqd: Instance) -> None:
     """Waits until `nsqd` would ask for the channels of a new topic: IDENTIFY was answered."""
     eventually(lambda: f"LOOKUPD({lookupd.tcp_address}): peer info" in nsqd.log(), "nsqlookupd known")
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_daemon_describes_itself(nsqd_factory: DaemonFactory, lookupd: Lookupd, given: bool) -> None:
+def test_daemon_describes_itself(nsqd_factory: DaemonFactory, lookupd: RunningLookupd, given: bool) -> None:
     flags = ["--broadcast-address=b", "--broadcast-tcp-port=1", "--broadcast-http-port=2"]
     nsqd = nsqd_factory(lookupd.flag, *(flags if given else ["--broadcast-address=127.0.0.1"]))
     (producer,) = eventually(lookupd.producers)
@@ -44,16 +44,20 @@ def test_daemon_describes_itself(nsqd_factory: DaemonFactory, lookupd: Lookupd, 
     }
 
 
-def test_unix_socket_has_no_port_to_announce(nsqd_factory: DaemonFactory, lookupd: Lookupd, tmp_path: Path) -> None:
+def test_unix_socket_has_no_port_to_announce(
+    nsqd_factory: DaemonFactory, lookupd: RunningLookupd, tmp_path: Path
+) -> None:
     nsqd = nsqd_factory(lookupd.flag, f"--http-address={tmp_path}/http.sock")
     eventually(lambda: "E_BAD_BODY IDENTIFY missing fields" in nsqd.log())
     assert lookupd.producers() == []
 
 
-def test_what_is_created_is_registered_until_it_is_deleted(nsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
+def test_what_is_created_is_registered_until_it_is_deleted(
+    nsqd_factory: DaemonFactory, lookupd: RunningLookupd
+) -> None:
     nsqd = nsqd_factory(lookupd.flag)
     eventually(lookupd.producers)
-    with Client(nsqd.tcp_address) as client, Client(nsqd.tcp_address) as publisher:
+    with NSQClient(nsqd.tcp_address) as client, NSQClient(nsqd.tcp_address) as publisher:
         publisher.publish("t", b"x")
         is_registered(lookupd, "t:")
         client.subscribe("t", "c#ephemeral")
@@ -69,13 +73,13 @@ def test_what_is_created_is_registered_until_it_is_deleted(nsqd_factory: DaemonF
     is_registered(lookupd, "u#ephemeral:")
 
 
-def test_clean_exit_leaves_no_ephemeral_name(gnsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
+def test_clean_exit_leaves_no_ephemeral_name(gnsqd_factory: DaemonFactory, lookupd: RunningLookupd) -> None:
     # The real daemon may leave some, as it only sends what it can until it ends.
     nsqd = gnsqd_factory(lookupd.flag)
     names = [f"c{number}#ephemeral" for number in range(50)]
     with ExitStack() as stack:
         for name in names:
-            stack.enter_context(Client(nsqd.tcp_address)).subscribe("t", name)
+            stack.enter_context(NSQClient(nsqd.tcp_address)).subscribe("t", name)
         post(nsqd, "/topic/create?topic=u%23ephemeral")  # has no channel, so that it ends with the daemon
         is_registered(lookupd, "t:", *(f"t:{name}" for name in names), "u#ephemeral:")
         create(nsqd, "t", "c")
@@ -85,7 +89,7 @@ def test_clean_exit_leaves_no_ephemeral_name(gnsqd_factory: DaemonFactory, looku
 
 
 def test_new_topic_begins_with_the_channels_that_nsqlookupd_knows(
-    nsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]
+    nsqd_factory: DaemonFactory, start_lookupd: Callable[[], RunningLookupd]
 ) -> None:
     peers = [start_lookupd(), start_lookupd()]
     nsqd = nsqd_factory(*(peer.flag for peer in peers))
@@ -102,7 +106,7 @@ def test_new_topic_begins_with_the_channels_that_nsqlookupd_knows(
 
 
 def test_nsqlookupd_gets_everything_when_it_is_new_and_when_it_comes_back(
-    nsqd_factory: DaemonFactory, lookupd: Lookupd
+    nsqd_factory: DaemonFactory, lookupd: RunningLookupd
 ) -> None:
     nsqd = nsqd_factory()
     create(nsqd, "t", "c")
@@ -120,14 +124,14 @@ def test_nsqlookupd_gets_everything_when_it_is_new_and_when_it_comes_back(
 
 
 def test_frozen_nsqlookupd_delays_neither_publishers_nor_metadata_and_gets_everything_later(
-    gnsqd_factory: DaemonFactory, lookupd: Lookupd
+    gnsqd_factory: DaemonFactory, lookupd: RunningLookupd
 ) -> None:
     nsqd = gnsqd_factory(lookupd.flag)
     eventually(lookupd.producers)
     lookupd.freeze()
     started = time.monotonic()
     names = [f"t{number}" for number in range(20)]
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         for name in names:
             client.publish(name, b"x")
     eventually(lambda: saved_topics(nsqd).keys() == set(names))
@@ -145,7 +149,7 @@ def silent_port() -> Iterator[int]:
 
 
 def test_lying_nsqlookupds_delay_neither_publishers_nor_metadata_nor_others(
-    gnsqd_factory: DaemonFactory, lookupd: Lookupd, silent_port: int
+    gnsqd_factory: DaemonFactory, lookupd: RunningLookupd, silent_port: int
 ) -> None:
     info = {"tcp_port": 4160, "http_port": silent_port, "version": "1.3.0", "broadcast_address": "127.0.0.1"}
     identified = sized(json.dumps(info).encode())
@@ -168,7 +172,7 @@ def test_lying_nsqlookupds_delay_neither_publishers_nor_metadata_nor_others(
         is_known(lookupd, nsqd)
         eventually(lambda: f"HTTPPort:{silent_port} " in nsqd.log())
         started = time.monotonic()
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             for name in names:
                 client.publish(name, b"x")
         eventually(lambda: saved_topics(nsqd).keys() == set(names))
@@ -180,7 +184,9 @@ def test_lying_nsqlookupds_delay_neither_publishers_nor_metadata_nor_others(
         assert nsqd.terminate() == 0
 
 
-def test_addresses_change_while_daemon_runs(nsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]) -> None:
+def test_addresses_change_while_daemon_runs(
+    nsqd_factory: DaemonFactory, start_lookupd: Callable[[], RunningLookupd]
+) -> None:
     one, two = start_lookupd(), start_lookupd()
     nsqd = nsqd_factory(one.flag)
     create(nsqd, "t")
@@ -207,7 +213,9 @@ def test_addresses_change_while_daemon_runs(nsqd_factory: DaemonFactory, start_l
     eventually(lambda: two.producers() == [])
 
 
-def test_draining_daemon_stays_registered_for_consumers_to_find(gnsqd_factory: DaemonFactory, lookupd: Lookupd) -> None:
+def test_draining_daemon_stays_registered_for_consumers_to_find(
+    gnsqd_factory: DaemonFactory, lookupd: RunningLookupd
+) -> None:
     gnsqd = gnsqd_factory(lookupd.flag, "--broadcast-address=127.0.0.1")
     post(gnsqd, "/pub?topic=t", b"x")
     post(gnsqd, "/drain")
@@ -215,7 +223,7 @@ def test_draining_daemon_stays_registered_for_consumers_to_find(gnsqd_factory: D
     post(gnsqd, "/channel/create?topic=t&channel=c")
     is_registered(lookupd, "t:", "t:c")
     (producer,) = lookupd.ask("/lookup?topic=t")["producers"]
-    with Client((producer["broadcast_address"], producer["tcp_port"])) as consumer:
+    with NSQClient((producer["broadcast_address"], producer["tcp_port"])) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         consumer.command(b"FIN " + consumer.message().id)
     assert gnsqd.wait() == 0
@@ -223,7 +231,7 @@ def test_draining_daemon_stays_registered_for_consumers_to_find(gnsqd_factory: D
 
 
 def test_metrics_show_which_nsqlookupd_has_the_registrations(
-    gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], Lookupd]
+    gnsqd_factory: DaemonFactory, start_lookupd: Callable[[], RunningLookupd]
 ) -> None:
     one, two = start_lookupd(), start_lookupd()
     gnsqd = gnsqd_factory(one.flag, two.flag)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import pytest
 from prometheus_client import generate_latest
 
-from kit.daemons import Daemon
-from kit.nsq_client import Client
+from kit.daemons import Instance
+from kit.nsq_client import NSQClient
 from pyspark_nsq.progress import Progress, QueryMetrics
 
 pytestmark = [pytest.mark.peer, pytest.mark.one_lane]
@@ -75,7 +75,7 @@ def test_expressions_of_a_dashboard_are_valid(path: Path, promtool: Promtool, tm
 # What gnsqd serves
 
 
-def test_page_has_nothing_to_complain_about(gnsqd_factory: Callable[..., Daemon], promtool: Promtool) -> None:
+def test_page_has_nothing_to_complain_about(gnsqd_factory: Callable[..., Instance], promtool: Promtool) -> None:
     gnsqd = gnsqd_factory(
         "--metrics-clients",
         "--max-attempts=5",
@@ -84,7 +84,7 @@ def test_page_has_nothing_to_complain_about(gnsqd_factory: Callable[..., Daemon]
         "--e2e-processing-latency-percentile=0.99,0.5",
         "--lookupd-tcp-address=127.0.0.1:1",
     )
-    with Client(gnsqd.tcp_address) as client:
+    with NSQClient(gnsqd.tcp_address) as client:
         client.subscribe("t", "c", rdy=1)
         client.publish("t", b"x")
         client.command(b"FIN " + client.message().id)

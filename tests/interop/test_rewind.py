@@ -9,7 +9,7 @@ import pytest
 
 from interop.cluster import Program
 from kit.daemons import eventually
-from kit.lookupds import Lookupd, own_lookupd_command
+from kit.lookupds import RunningLookupd, own_lookupd_command
 from kit.traffic import DaemonFactory, create, post, publish
 
 HERE = Path(__file__).parent
@@ -24,10 +24,10 @@ BODIES = [f"{number:03}" for number in range(120)]  # more than a consumer here 
         pytest.param("nsqjs", marks=pytest.mark.peer),
     ]
 )
-def consumer_command(request: pytest.FixtureRequest) -> Callable[[Lookupd], list[str]]:
+def consumer_command(request: pytest.FixtureRequest) -> Callable[[RunningLookupd], list[str]]:
     """Returns the command of a consumer of the channel c of the topic t, which it looks up."""
 
-    def command(lookupd: Lookupd) -> list[str]:
+    def command(lookupd: RunningLookupd) -> list[str]:
         match request.param:
             case "go-nsq":
                 tail = request.getfixturevalue("peer_binary")("nsq_tail")
@@ -43,9 +43,9 @@ def consumer_command(request: pytest.FixtureRequest) -> Callable[[Lookupd], list
 
 
 def test_connected_consumer_gets_finished_messages_again(
-    consumer_command: Callable[[Lookupd], list[str]], gnsqd_factory: DaemonFactory, tmp_path: Path
+    consumer_command: Callable[[RunningLookupd], list[str]], gnsqd_factory: DaemonFactory, tmp_path: Path
 ) -> None:
-    with Lookupd(own_lookupd_command(), tmp_path / "lookupd") as lookupd:
+    with RunningLookupd(own_lookupd_command(), tmp_path / "lookupd") as lookupd:
         retaining = ("--durability=process", "--retention-bytes=1000000")
         nsqd = gnsqd_factory("--broadcast-address=127.0.0.1", lookupd.flag, *retaining)
         create(nsqd, "t", "c")

@@ -7,9 +7,9 @@ daemon keeps what came before the message that it could not write (NSQD-COMPAT 2
 import time
 from collections import Counter
 
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from kit.http_api import message
-from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, Client, mpub_body, parse_message
+from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, RESPONSE, NSQClient, mpub_body, parse_message
 
 VERBS = ["PUB", "MPUB", "DPUB", "/pub", "/mpub"]
 REFUSED = {"PUB": "E_PUB_FAILED PUB", "MPUB": "E_MPUB_FAILED MPUB", "DPUB": "E_DPUB_FAILED DPUB"}
@@ -19,7 +19,7 @@ class Account:
     """Publishes to one topic of a daemon; bodies are unique, so that each can be identified. DPUB asks for a
     `delay` in ms."""
 
-    def __init__(self, daemon: Daemon, topic: str, *, delay: int = 1) -> None:
+    def __init__(self, daemon: Instance, topic: str, *, delay: int = 1) -> None:
         self.daemon = daemon
         self.topic = topic
         self.delay = delay
@@ -27,7 +27,7 @@ class Account:
         self.refused: list[list[bytes]] = []
         self.unanswered: list[bytes] = []
         self.error = ""  # of the last refusal with a reason
-        self._client: Client | None = None
+        self._client: NSQClient | None = None
 
     def publish(self, verb: str, *sizes: int) -> bool:
         """Publish bodies of these many bytes, all with one MPUB or /mpub, else one by one until one is refused.
@@ -59,7 +59,7 @@ class Account:
             assert (status, answer.decode()) in [(200, "OK"), (503, message("EXITING"))]
             return status == 200
         if self._client is None:
-            self._client = Client(self.daemon.tcp_address)
+            self._client = NSQClient(self.daemon.tcp_address)
         line = f"{verb} {self.topic}" + f" {self.delay}" * (verb == "DPUB")
         self._client.command(line.encode(), mpub_body(*bodies) if verb == "MPUB" else bodies[0])
         frame = self._client.frame()
@@ -104,7 +104,7 @@ def _kept(batch: list[bytes], delivered: Counter[bytes]) -> int:
     return kept
 
 
-def next_body(client: Client) -> bytes:
+def next_body(client: NSQClient) -> bytes:
     """The body of the next message, which is finished; heartbeats before it are answered."""
     while (frame := client.frame()).type != MESSAGE:
         assert frame == (RESPONSE, HEARTBEAT)
@@ -114,13 +114,13 @@ def next_body(client: Client) -> bytes:
     return received.body
 
 
-def drain(daemon: Daemon, topic: str, channel: str = "c", *, at_least: int = 0) -> list[bytes]:
+def drain(daemon: Instance, topic: str, channel: str = "c", *, at_least: int = 0) -> list[bytes]:
     """Bodies of everything that the channel gives until it and the topic are empty by their depths; `at_least` is for
     depths that may be too low.
     """
     bodies: list[bytes] = []
     deadline = time.monotonic() + DEADLINE
-    with Client(daemon.tcp_address) as client:
+    with NSQClient(daemon.tcp_address) as client:
         assert client.identify(output_buffer_size=-1).data == b"OK"  # nothing waits for more
         client.subscribe(topic, channel, rdy=100)
         seen_empty = 0  # a message that moves from the topic to the channel may be seen in neither once
@@ -141,7 +141,7 @@ def drain(daemon: Daemon, topic: str, channel: str = "c", *, at_least: int = 0) 
     return bodies
 
 
-def _is_empty(daemon: Daemon, topic: str, channel: str) -> bool:
+def _is_empty(daemon: Instance, topic: str, channel: str) -> bool:
     (found,) = daemon.stats(topic, channel)["topics"]
     entry = found["channels"][0]
     counts = [found["depth"], entry["depth"], entry["in_flight_count"], entry["deferred_count"]]

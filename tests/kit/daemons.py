@@ -43,7 +43,7 @@ Process = subprocess.Popen[bytes] | preloaded.Process
 T = TypeVar("T")
 
 
-class StartFailed(testing.StartFailed, AssertionError):
+class NotStarted(testing.StartFailed, AssertionError):
     """The daemon exited, or did not answer in time, instead of serving; the text ends with its log."""
 
 
@@ -116,8 +116,8 @@ def interpreter(command: Sequence[str]) -> list[str]:
 
 
 def run_to_end(command: Sequence[str], *flags: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a daemon that does not serve, for its exit code and what it printed; starts it as `Daemon` does."""
-    if Daemon.preloaded and preloaded.can_start(command):
+    """Runs a daemon that does not serve, for its exit code and what it printed; starts it as `Instance` does."""
+    if Instance.preloaded and preloaded.can_start(command):
         code, out, err = preloaded.run(command, flags, b"", DEADLINE, cwd)
         return subprocess.CompletedProcess([*command, *flags], code, out.decode(), err.decode())
     return subprocess.run([*command, *flags], cwd=cwd, capture_output=True, text=True, timeout=DEADLINE)
@@ -159,7 +159,7 @@ def export_source_tree() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(trees)
 
 
-class Daemon:
+class Instance:
     """One nsqd, ours or the real one, on one data path; `with` stops it. Restarting gives a new process and log, and
     other ports.
 
@@ -177,8 +177,8 @@ class Daemon:
         self.http_address: Address = ("", 0)
         self._started: _Started | None = None
 
-    def start(self) -> "Daemon":
-        """Starts it and waits until it serves; StartFailed otherwise."""
+    def start(self) -> "Instance":
+        """Starts it and waits until it serves; NotStarted otherwise."""
         assert not self.running, "still running"
         self._started = started = _Started(self.data_path, self.flags, self.command)
         self.logs.append(started.log_path)
@@ -258,7 +258,7 @@ class Daemon:
             self.send_signal(signal.SIGKILL)
             self.wait()
 
-    def restart(self, *flags: str) -> "Daemon":
+    def restart(self, *flags: str) -> "Instance":
         """Stops it (cleanly, if it still runs) and starts it again on the same data path.
 
         New `flags` replace the old ones, no flags keep them; `fixed_ports` are for clients that have to reconnect.
@@ -277,7 +277,7 @@ class Daemon:
         finally:
             self.kill()
 
-    def __enter__(self) -> "Daemon":
+    def __enter__(self) -> "Instance":
         return self if self.running else self.start()
 
     def __exit__(self, *error: object) -> None:
@@ -298,7 +298,7 @@ class _Started(testing.Daemon):
 
     def _start_process(self, log: IO[bytes]) -> Process:
         with open(os.devnull, "rb") as nothing:
-            if Daemon.preloaded and preloaded.can_start(self._command):
+            if Instance.preloaded and preloaded.can_start(self._command):
                 self.process = preloaded.start(self._command, self._flags, [nothing, log, log], cwd=self.data_path)
             else:
                 command = [*self._command, *self._flags]
@@ -319,8 +319,8 @@ class _Started(testing.Daemon):
         except OSError:
             return False
 
-    def _failure(self, what: str) -> StartFailed:
-        return StartFailed(f"{list(self._command)} {what.replace('code ', '')}:\n{self.log()}")
+    def _failure(self, what: str) -> NotStarted:
+        return NotStarted(f"{list(self._command)} {what.replace('code ', '')}:\n{self.log()}")
 
 
 def address_of(text: str) -> Address:

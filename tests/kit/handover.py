@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from kit.daemons import PEERS, Daemon, eventually, own_command
-from kit.nsq_client import Message, parse_message
+from kit.daemons import PEERS, Instance, eventually, own_command
+from kit.nsq_client import ReceivedMessage, parse_message
 from kit.traffic import publish, take
 
 OURS = own_command()
@@ -23,16 +23,16 @@ HOUR = b"3600000"  # ms
 Shape = dict[str, tuple[bool, int, dict[str, tuple[bool, int]]]]
 
 
-def is_ours(nsqd: Daemon) -> bool:
+def is_ours(nsqd: Instance) -> bool:
     return nsqd.command == OURS
 
 
-def start_other(nsqd: Daemon, *flags: str) -> None:
+def start_other(nsqd: Instance, *flags: str) -> None:
     nsqd.command = REAL if is_ours(nsqd) else OURS
     nsqd.restart(*flags)
 
 
-def hand_over(nsqd: Daemon, *flags: str) -> None:
+def hand_over(nsqd: Instance, *flags: str) -> None:
     """Ends the daemon cleanly, checks that it had nothing to complain about, and starts the other one."""
     assert nsqd.terminate() == 0
     assert complaints(nsqd) == []
@@ -40,7 +40,7 @@ def hand_over(nsqd: Daemon, *flags: str) -> None:
     start_other(nsqd, *flags)
 
 
-def complaints(nsqd: Daemon) -> list[str]:
+def complaints(nsqd: Instance) -> list[str]:
     """Returns what the last daemon found wrong with a queue, without the real one's lines about files that it has read
     (NSQD-COMPAT 0.1 item 4)."""
     lines: list[str] = re.findall(r"(?:WARNING|ERROR): DISKQUEUE.*", nsqd.log())
@@ -49,7 +49,7 @@ def complaints(nsqd: Daemon) -> list[str]:
     return [line for line in lines if not re.search(r"\.dat - EOF$|jump to next file and saving bad file as", line)]
 
 
-def stray_files(nsqd: Daemon) -> set[str]:
+def stray_files(nsqd: Instance) -> set[str]:
     """Returns temporary and bad files, except the ones that the real nsqd reports as made."""
     logs = [log.read_text() for log in nsqd.logs]
     known = {
@@ -61,12 +61,12 @@ def stray_files(nsqd: Daemon) -> set[str]:
     return {path.name for path in nsqd.data_path.iterdir() if path.suffix in (".bad", ".tmp")} - known
 
 
-def started_with(nsqd: Daemon, expected: Shape) -> None:
+def started_with(nsqd: Instance, expected: Shape) -> None:
     """Waits until that is there, and all of it on disk: {topic: (paused, depth, {channel: (paused, depth)})}."""
     eventually(lambda: shape(nsqd, "depth") == shape(nsqd, "backend_depth") == expected, f"{expected}")
 
 
-def shape(nsqd: Daemon, depth: str) -> Shape:
+def shape(nsqd: Instance, depth: str) -> Shape:
     return {
         topic["topic_name"]: (
             topic["paused"],
@@ -77,7 +77,7 @@ def shape(nsqd: Daemon, depth: str) -> Shape:
     }
 
 
-def nothing_left(nsqd: Daemon) -> None:
+def nothing_left(nsqd: Instance) -> None:
     """Waits until no topic and no channel has a message of any kind."""
 
     def left() -> list[Any]:
@@ -89,7 +89,7 @@ def nothing_left(nsqd: Daemon) -> None:
     eventually(lambda: left() == [], "nothing is left")
 
 
-def queued_and_in_flight(nsqd: Daemon, topic: str, channel: str) -> tuple[int, int]:
+def queued_and_in_flight(nsqd: Instance, topic: str, channel: str) -> tuple[int, int]:
     """Counts deferred messages as queued."""
     stats = nsqd.channel_stats(topic, channel)
     return stats["depth"] + stats["deferred_count"], stats["in_flight_count"]
@@ -98,7 +98,7 @@ def queued_and_in_flight(nsqd: Daemon, topic: str, channel: str) -> tuple[int, i
 # Messages
 
 
-def witnessed(nsqd: Daemon, topic: str, *bodies: bytes) -> list[Message]:
+def witnessed(nsqd: Instance, topic: str, *bodies: bytes) -> list[ReceivedMessage]:
     """Publishes, and returns the messages as their first delivery shows them, which is that to the witness."""
     publish(nsqd, topic, *bodies)
     messages = {message.body: message for message in take(nsqd, topic, WITNESS, len(bodies))}
@@ -110,7 +110,7 @@ def varied(count: int) -> list[bytes]:
     return [b"%04d" % number + b"x" * (number * 7 % 50) for number in range(count)]
 
 
-def again(messages: Iterable[Message]) -> list[Message]:
+def again(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
     """Returns them as they are delivered next."""
     return [message._replace(attempts=message.attempts + 1) for message in messages]
 
@@ -118,19 +118,19 @@ def again(messages: Iterable[Message]) -> list[Message]:
 # Files (NSQD-COMPAT 4.3, 4.4)
 
 
-def saved_topics(nsqd: Daemon) -> dict[str, list[str]]:
+def saved_topics(nsqd: Instance) -> dict[str, list[str]]:
     """Returns the channels of every topic in nsqd.dat."""
     topics = json.loads((nsqd.data_path / "nsqd.dat").read_bytes())["topics"] or []
     return {topic["name"]: [channel["name"] for channel in topic["channels"] or []] for topic in topics}
 
 
-def meta(nsqd: Daemon, queue: str) -> list[int]:
+def meta(nsqd: Instance, queue: str) -> list[int]:
     """Returns depth, read file and position, write file and position; [] without a meta file."""
     path = nsqd.data_path / f"{queue}.diskqueue.meta.dat"
     return [int(number) for number in re.findall(r"\d+", path.read_text())] if path.exists() else []
 
 
-def stored(nsqd: Daemon, queue: str) -> list[Message]:
+def stored(nsqd: Instance, queue: str) -> list[ReceivedMessage]:
     """Returns the messages of a queue of one file, as they are delivered next."""
     _, number, start, write_number, end = meta(nsqd, queue)
     assert number == write_number

@@ -7,7 +7,7 @@ from contextlib import suppress
 from http.client import HTTPResponse
 from typing import NamedTuple
 
-from kit.daemons import DEADLINE, Address, Daemon, open_socket
+from kit.daemons import DEADLINE, Address, Instance, open_socket
 
 V1 = "nsq; version=1.0"
 TEXT = "text/plain; charset=utf-8"
@@ -19,14 +19,14 @@ def message(code: str) -> str:
     return f'{{"message":"{code}"}}'
 
 
-def ask(nsqd: Daemon, what: str, body: bytes = b"") -> tuple[int, str]:
+def ask(nsqd: Instance, what: str, body: bytes = b"") -> tuple[int, str]:
     """Status and body of the answer to `what`, such as `GET /ping`."""
     method, target = what.split(" ", 1)
     status, _, answer = nsqd.http(method, target, body)
     return status, answer.decode()
 
 
-def refusals(nsqd: Daemon, requests: Iterable[str], before: str = "") -> dict[str, tuple[int, str]]:
+def refusals(nsqd: Instance, requests: Iterable[str], before: str = "") -> dict[str, tuple[int, str]]:
     """Status and code of the error that each request, which begins with `before`, is answered with."""
     found = {}
     for request in requests:
@@ -64,7 +64,7 @@ def split_responses(data: bytes) -> list[tuple[int, str]]:
     return found
 
 
-def exchange(nsqd: Daemon, data: bytes) -> list[tuple[int, str]]:
+def exchange(nsqd: Instance, data: bytes) -> list[tuple[int, str]]:
     """Returns the answers to `data`, after which this side of the connection ends if the daemon has not ended it."""
     with open_socket(nsqd.http_address, DEADLINE) as sock:
         with suppress(OSError):

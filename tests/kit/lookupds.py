@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kit import preloaded
-from kit.daemons import DEADLINE, PEERS, Daemon, eventually, free_port, own_command, wait_until_stopped
+from kit.daemons import DEADLINE, PEERS, Instance, eventually, free_port, own_command, wait_until_stopped
 from kit.nsq_client import sized
 
 REAL_COMMAND = [str(PEERS / "nsqlookupd")]
@@ -33,7 +33,7 @@ def own_lookupd_command() -> list[str]:
     return [*interpreter, program.removesuffix("gnsqd") + ("gnsqd.lookupd" if interpreter else "gnsqlookupd")]
 
 
-class Lookupd:
+class RunningLookupd:
     """One nsqlookupd by its command, not started yet; `with` starts and ends it. After `kill` or `terminate`, `start`
     begins again on the same `ports` of `host`, of TCP and HTTP, knowing nothing; for 0 it is one that nobody else gets.
     """
@@ -54,12 +54,12 @@ class Lookupd:
         self._ports = dict(zip(("tcp", "http"), (str(port or free_port()) for port in ports), strict=True))
         self.process: subprocess.Popen[bytes] | preloaded.Process | None = None
 
-    def start(self) -> "Lookupd":
+    def start(self) -> "RunningLookupd":
         self._directory.mkdir(parents=True, exist_ok=True)
         flags = [f"--{kind}-address={self._host}:{port}" for kind, port in self._ports.items()]
         flags = [f"--broadcast-address={self._host.strip('[]')}", *flags, *self._flags]
         with self._log.open("wb") as log, open(os.devnull, "rb") as nothing:
-            if Daemon.preloaded and preloaded.can_start(self._command):
+            if Instance.preloaded and preloaded.can_start(self._command):
                 self.process = preloaded.start(self._command, flags, [nothing, log, log])
             else:
                 self.process = subprocess.Popen([*self._command, *flags], stdin=nothing, stdout=log, stderr=log)
@@ -153,7 +153,7 @@ class Lookupd:
                 raise
             return set()
 
-    def __enter__(self) -> "Lookupd":
+    def __enter__(self) -> "RunningLookupd":
         return self.start()
 
     def __exit__(self, *error: object) -> None:
@@ -161,10 +161,10 @@ class Lookupd:
         assert "Traceback (most" not in self.log(), self.log()
 
 
-class EmbeddedLookupd(Lookupd):
+class LookupdInside(RunningLookupd):
     """The nsqlookupd in a gnsqd that runs, started with the flags EMBEDDED."""
 
-    def __init__(self, nsqd: Daemon) -> None:
+    def __init__(self, nsqd: Instance) -> None:
         super().__init__([], nsqd.data_path)
         self._nsqd = nsqd
         listening = re.compile(r"^\[nsqlookupd\] .* (TCP|HTTP): listening on \S+:(\d+)$", re.MULTILINE)
@@ -182,7 +182,7 @@ class EmbeddedLookupd(Lookupd):
 EMBEDDED = ("--embedded-lookupd-tcp-address=127.0.0.1:0", "--embedded-lookupd-http-address=127.0.0.1:0")
 DEV = ("--dev", *EMBEDDED, "--admin-http-address=127.0.0.1:0")
 
-LookupdPair = tuple[Lookupd, Lookupd]  # ours and the real one
+LookupdPair = tuple[RunningLookupd, RunningLookupd]  # ours and the real one
 
 
 def normal(text: str) -> str:
@@ -204,7 +204,7 @@ def lists_sorted(value: Any) -> Any:
 class Registrant:
     """The connection of a pretended nsqd, which has identified itself unless `identity` is None; `with` closes it."""
 
-    def __init__(self, lookupd: Lookupd, identity: dict[str, object] | None = IDENTITY) -> None:
+    def __init__(self, lookupd: RunningLookupd, identity: dict[str, object] | None = IDENTITY) -> None:
         self.sock = lookupd.connect()
         self.file = self.sock.makefile("rb")
         self.address = "{}:{}".format(*self.sock.getsockname())

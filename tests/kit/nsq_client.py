@@ -24,7 +24,7 @@ class Frame(NamedTuple):
     data: bytes
 
 
-class Message(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """The data of a MESSAGE frame; `timestamp` in nanoseconds, `id` 16 ASCII hex digits."""
 
     timestamp: int
@@ -33,9 +33,9 @@ class Message(NamedTuple):
     body: bytes
 
 
-def parse_message(data: bytes) -> Message:
+def parse_message(data: bytes) -> ReceivedMessage:
     timestamp, attempts, id = struct.unpack_from(">qH16s", data)
-    return Message(timestamp, attempts, id, data[26:])
+    return ReceivedMessage(timestamp, attempts, id, data[26:])
 
 
 def split_frames(data: bytes) -> list[Frame]:
@@ -59,7 +59,7 @@ def mpub_body(*bodies: bytes) -> bytes:
     return struct.pack(">i", len(bodies)) + b"".join(map(sized, bodies))
 
 
-class Client:
+class NSQClient:
     """One connection. `magic=b""` sends nothing on connect; every wait ends with TimeoutError after `timeout` s."""
 
     def __init__(self, address: Address, *, magic: bytes = b"  V2", timeout: float = DEADLINE) -> None:
@@ -124,7 +124,7 @@ class Client:
         assert frame.type == ERROR, frame
         return frame.data
 
-    def message(self, timeout: float | None = None) -> Message:
+    def message(self, timeout: float | None = None) -> ReceivedMessage:
         """Returns the next frame, which must be a MESSAGE."""
         frame = self.frame(timeout)
         assert frame.type == MESSAGE, frame
@@ -174,7 +174,7 @@ class Client:
     def close(self) -> None:
         self.sock.close()
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> "NSQClient":
         return self
 
     def __exit__(self, *error: object) -> None:

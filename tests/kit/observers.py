@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kit.daemons import Daemon, eventually
-from kit.lookupds import Lookupd
-from kit.nsq_client import HEARTBEAT, MESSAGE, Client
+from kit.daemons import Instance, eventually
+from kit.lookupds import RunningLookupd
+from kit.nsq_client import HEARTBEAT, MESSAGE, NSQClient
 
 GOOD = "good-topic"
 SLOWEST = 5.0  # seconds for a good client: what a hang would exceed, and a noisy machine does not
@@ -23,7 +23,7 @@ class GoodClients:
     `slowest` is the most seconds that a publish took to be answered, or a message to be delivered.
     """
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Instance) -> None:
         self.published: list[bytes] = []
         self.received: list[bytes] = []
         self.slowest = 0.0
@@ -40,7 +40,7 @@ class GoodClients:
 
     def _publish(self) -> None:
         try:
-            with Client(self._daemon.tcp_address) as client:
+            with NSQClient(self._daemon.tcp_address) as client:
                 while not self._all_sent:
                     # One more is sent after `stop`: the consumer may have had all others, and wait for a frame.
                     last = self._stopping.wait(0.002)
@@ -59,7 +59,7 @@ class GoodClients:
 
     def _consume(self) -> None:
         try:
-            with Client(self._daemon.tcp_address) as client:
+            with NSQClient(self._daemon.tcp_address) as client:
                 client.subscribe(GOOD, "c", rdy=10)
                 while not (self._all_sent and len(self.received) >= self._sent):
                     frame = client.frame()
@@ -102,7 +102,7 @@ class GoodClients:
 
 
 @contextmanager
-def served(daemon: Daemon) -> Iterator[GoodClients]:
+def served(daemon: Instance) -> Iterator[GoodClients]:
     """Serves good clients during the block, none of which may wait for long."""
     good = GoodClients(daemon)
     try:
@@ -121,7 +121,7 @@ def open_files(pid: int | str) -> list[str]:
     return files
 
 
-def sockets(daemon: Daemon) -> int:
+def sockets(daemon: Instance) -> int:
     """Returns how many sockets the daemon has open."""
     return sum(file.startswith("socket:") for file in open_files(daemon.pid))
 
@@ -131,7 +131,7 @@ def opened(directory: Path) -> int:
     return sum(Path(file).is_relative_to(directory) for file in open_files("self"))
 
 
-def resident_bytes(daemon: Daemon | Lookupd, field: str = "VmRSS") -> int:
+def resident_bytes(daemon: Instance | RunningLookupd, field: str = "VmRSS") -> int:
     """Returns the resident memory (proc(5), status): VmRSS is now, VmHWM the most until now."""
     match = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{daemon.pid}/status").read_text())
     assert match

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from kit.daemons import Daemon, eventually, own_command
+from kit.daemons import Instance, eventually, own_command
 
 
 class Pair(NamedTuple):
-    ours: Daemon
-    real: Daemon
+    ours: Instance
+    real: Instance
 
 
 @contextmanager
@@ -20,15 +20,15 @@ def running_pair(directory: Path, nsqd: Path, *flags: str) -> Iterator[Pair]:
     A traceback of ours, or an exit that is not clean, is an AssertionError when they stop.
     """
     with (
-        Daemon(own_command(), directory / "gnsqd", *flags) as ours,
-        Daemon([str(nsqd)], directory / "nsqd", *flags) as real,
+        Instance(own_command(), directory / "gnsqd", *flags) as ours,
+        Instance([str(nsqd)], directory / "nsqd", *flags) as real,
     ):
         yield Pair(ours, real)
         assert "Traceback (most" not in ours.log(), ours.log()
         assert not ours.running or ours.terminate() == 0
 
 
-def difference(found: Callable[[Daemon], object], pair: Pair, what: object) -> object:
+def difference(found: Callable[[Instance], object], pair: Pair, what: object) -> object:
     """Returns None once the same is found at both: messages take a moment on their way into channels."""
     try:
         eventually(lambda: found(pair.ours) == found(pair.real), timeout=5)

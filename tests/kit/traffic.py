@@ -3,40 +3,40 @@
 from collections.abc import Callable
 from typing import Any
 
-from kit.daemons import Daemon, eventually
-from kit.nsq_client import MESSAGE, RESPONSE, Client, Frame, Message, parse_message
+from kit.daemons import Instance, eventually
+from kit.nsq_client import MESSAGE, RESPONSE, Frame, NSQClient, ReceivedMessage, parse_message
 
-DaemonFactory = Callable[..., Daemon]
+DaemonFactory = Callable[..., Instance]
 
 MAX_RDY = 2500  # by default
 
 
-def post(nsqd: Daemon, target: str, body: bytes = b"") -> bytes:
+def post(nsqd: Instance, target: str, body: bytes = b"") -> bytes:
     """Returns the answer of the daemon, whose status must be 200."""
     status, _, answer = nsqd.http("POST", target, body)
     assert status == 200, (target, status, answer)
     return answer
 
 
-def create(nsqd: Daemon, topic: str, *channels: str) -> None:
+def create(nsqd: Instance, topic: str, *channels: str) -> None:
     post(nsqd, f"/topic/create?topic={topic}")
     for channel in channels:
         post(nsqd, f"/channel/create?topic={topic}&channel={channel}")
 
 
-def publish(nsqd: Daemon, topic: str, *bodies: bytes) -> None:
+def publish(nsqd: Instance, topic: str, *bodies: bytes) -> None:
     """Publishes over a connection of its own, which ends when the daemon has answered."""
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.publish(topic, *bodies)
 
 
-def take(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
+def take(nsqd: Instance, topic: str, channel: str, count: int) -> list[ReceivedMessage]:
     """Receives `count` messages in the order of delivery, and finishes them.
 
     The daemon has sent none but these, and has dealt with the FINs when this returns.
     """
-    taken: list[Message] = []
-    with Client(nsqd.tcp_address) as client:
+    taken: list[ReceivedMessage] = []
+    with NSQClient(nsqd.tcp_address) as client:
         client.identify(heartbeat_interval=60_000)  # seconds go by with many messages
         client.subscribe(topic, channel)
         while len(taken) < count:
@@ -49,7 +49,7 @@ def take(nsqd: Daemon, topic: str, channel: str, count: int) -> list[Message]:
     return taken
 
 
-def finish(client: Client, count: int) -> list[Message]:
+def finish(client: NSQClient, count: int) -> list[ReceivedMessage]:
     """Finishes the next `count` messages of a consumer, each before the next comes."""
     messages = []
     for _ in range(count):
@@ -58,7 +58,7 @@ def finish(client: Client, count: int) -> list[Message]:
     return messages
 
 
-def all_done(client: Client) -> list[Message]:
+def all_done(client: NSQClient) -> list[ReceivedMessage]:
     """Returns the messages that came until the daemon had dealt with everything that this client sent."""
     client.send(b"CLS\n")
     messages = []
@@ -69,7 +69,7 @@ def all_done(client: Client) -> list[Message]:
     return messages
 
 
-def wait_for(nsqd: Daemon, topic: str, channel: str = "", **figures: object) -> dict[str, Any]:
+def wait_for(nsqd: Instance, topic: str, channel: str = "", **figures: object) -> dict[str, Any]:
     """Waits until the statistics of the channel, or else the topic, have these, such as `depth=3`; returns all."""
 
     def reached() -> dict[str, Any] | None:

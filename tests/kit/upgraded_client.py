@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 import cramjam
 
 from kit.daemons import DEADLINE, Address
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 
 TLS_VERSIONS = {
     "tls1.0": ssl.TLSVersion.TLSv1,
@@ -159,7 +159,7 @@ def read_chunk(raw: bytes) -> bytes:
     return plain
 
 
-class UpgradedClient(Client):
+class UpgradedClient(NSQClient):
     """IDENTIFY with `fields`, then every upgrade of the answer: TLS by `tls`, deflate at the level agreed, snappy.
 
     `answer` is the answer, `compression` None without one. What TLS refuses is an ssl.SSLError or ConnectionError.

@@ -17,7 +17,7 @@ import pytest
 from gnsqd import testing
 from gnsqd.testing import GNSQD, Daemon, StartFailed
 from kit.daemons import DEADLINE, address_of, eventually, free_port
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 
 COLD = ["env", *GNSQD]  # as a new interpreter
 
@@ -29,9 +29,9 @@ def ask(address: str, path: str, method: str = "GET") -> Any:
     return json.loads(body) if body else None
 
 
-def client(daemon: Daemon) -> Client:
+def client(daemon: Daemon) -> NSQClient:
     host, _, port = daemon.tcp_address.partition(":")
-    return Client((host, int(port)))
+    return NSQClient((host, int(port)))
 
 
 def pid_of(daemon: Daemon) -> int:
@@ -122,7 +122,7 @@ def test_daemon_that_answers_no_ping_with_200_serves(tmp_path: Path) -> None:
         assert (daemon.tcp_address, daemon.http_address) == (str(tmp_path / "sock"), "")
     with testing.running("--log-level=fatal") as daemon:
         assert daemon.log() == ""
-        Client(address_of(daemon.tcp_address)).close()
+        NSQClient(address_of(daemon.tcp_address)).close()
 
 
 def test_ports_are_kept_for_a_daemon_that_does_not_run(nsq: Daemon) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gnsq_pipeline.cli import main
-from kit.daemons import Daemon
+from kit.daemons import Instance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,11 +52,11 @@ def runner(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, capfd: pytest
     return called
 
 
-def destination(daemon: Daemon) -> list[str]:
+def destination(daemon: Instance) -> list[str]:
     return ["--nsqd-tcp-address", "{}:{}".format(*daemon.tcp_address)]
 
 
-def sources(*daemons: Daemon) -> list[str]:
+def sources(*daemons: Instance) -> list[str]:
     words = []
     for daemon in daemons:
         words += [*destination(daemon), "--nsqd-http-address", "{}:{}".format(*daemon.http_address)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.daemons import Daemon
+from kit.daemons import Instance
 from kit.spark_sessions import ADMISSION_CONTROL
 from kit.spark_topics import bodies, daemon_options
 from kit.traffic import DaemonFactory, create, publish, wait_for
@@ -32,7 +32,7 @@ def clause(options: dict[str, str]) -> str:
     return "OPTIONS (" + ", ".join(f"`{name}` '{value}'" for name, value in options.items()) + ")"
 
 
-def options(nsqd: Daemon, **more: str) -> dict[str, str]:
+def options(nsqd: Instance, **more: str) -> dict[str, str]:
     return daemon_options(nsqd) | {"subscribe": "orders", "channel": "spark"} | more
 
 
@@ -40,7 +40,7 @@ def values(frame: "DataFrame") -> list[bytes]:
     return sorted(bytes(row.value) for row in frame.select("value").collect())
 
 
-def test_a_query_of_a_table_leaves_the_messages_in_the_queue(tables: "SparkSession", gnsqd: Daemon) -> None:
+def test_a_query_of_a_table_leaves_the_messages_in_the_queue(tables: "SparkSession", gnsqd: Instance) -> None:
     publish(gnsqd, "orders", *bodies(100))
     tables.sql(
         f"CREATE TABLE queued USING nsq {clause(options(gnsqd))} COMMENT 'orders' TBLPROPERTIES ('team' = 'sales')"
@@ -69,7 +69,7 @@ def test_a_table_reads_ranges_unless_it_only_looks(tables: "SparkSession", gnsqd
         publish(nsqd, "orders", *bodies(10))
 
 
-def test_a_stream_reads_a_table(tables: "SparkSession", gnsqd: Daemon, tmp_path: Path) -> None:
+def test_a_stream_reads_a_table(tables: "SparkSession", gnsqd: Instance, tmp_path: Path) -> None:
     publish(gnsqd, "orders", *bodies(100))
     limit = {"maxMessagesPerTrigger": "60"} if ADMISSION_CONTROL else {}
     given = options(gnsqd, peek="true", **limit)
@@ -98,7 +98,7 @@ def test_a_table_of_a_data_directory_has_its_messages(tables: "SparkSession", wh
     assert tables.read.option("topic", "another").table("left_behind").count() == 0
 
 
-def test_what_a_table_cannot_do_is_refused_in_one_line(tables: "SparkSession", gnsqd: Daemon) -> None:
+def test_what_a_table_cannot_do_is_refused_in_one_line(tables: "SparkSession", gnsqd: Instance) -> None:
     tables.sql(f"CREATE TABLE copies (value STRING) USING nsq {clause(options(gnsqd, topic='copies'))}")
     reported = "Of a table, Spark passes OPTIONS to no INSERT"
     for statement, text in (

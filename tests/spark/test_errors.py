@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.daemons import Daemon, free_port
+from kit.daemons import Instance, free_port
 from kit.spark_topics import daemon_options, name
 from kit.traffic import publish
 
@@ -81,7 +81,7 @@ CASES = [(use, *mistake) for uses, *mistake in MISTAKES for use in uses]
 
 @pytest.mark.parametrize("use, options, expected", CASES, ids=lambda value: getattr(value, "__name__", None))
 def test_a_mistake_is_one_line(
-    spark: "SparkSession", gnsqd: Daemon, tmp_path: Path, use: Use, options: Options, expected: str
+    spark: "SparkSession", gnsqd: Instance, tmp_path: Path, use: Use, options: Options, expected: str
 ) -> None:
     if use in READS:
         publish(gnsqd, "orders", b"x")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from kit.exposition import series
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import create, publish, wait_for
 
@@ -49,7 +49,7 @@ def scrape(listener: "NsqMetrics") -> dict[Series, float]:
     }
 
 
-def start(spark: "SparkSession", nsqd: Daemon, directory: Path, channel: str, query: str | None) -> "StreamingQuery":
+def start(spark: "SparkSession", nsqd: Instance, directory: Path, channel: str, query: str | None) -> "StreamingQuery":
     options = {"subscribe": "orders", "channel": channel}
     frame = spark.readStream.format("nsq").options(**daemon_options(nsqd), **options).load()
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(directory / channel))
@@ -57,10 +57,10 @@ def start(spark: "SparkSession", nsqd: Daemon, directory: Path, channel: str, qu
 
 
 def test_queries_of_nsq_have_series_until_they_end(
-    spark: "SparkSession", listener: "NsqMetrics", gnsqd: Daemon, tmp_path: Path
+    spark: "SparkSession", listener: "NsqMetrics", gnsqd: Instance, tmp_path: Path
 ) -> None:
     create(gnsqd, "orders", "second")
-    consumer = Client(gnsqd.tcp_address)
+    consumer = NSQClient(gnsqd.tcp_address)
     consumer.subscribe("orders", "first", rdy=5)
     publish(gnsqd, "orders", *bodies(30))
     for _ in range(5):

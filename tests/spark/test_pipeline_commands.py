@@ -16,7 +16,7 @@ import pytest
 
 from gnsq_pipeline import running
 from gnsq_pipeline.archive import only_writer, read_archive
-from kit.daemons import Daemon, eventually, free_port
+from kit.daemons import Instance, eventually, free_port
 from kit.exposition import labels, series
 from kit.spark_topics import bodies, name
 from kit.traffic import DaemonFactory, create, publish, take, wait_for
@@ -45,7 +45,7 @@ def archived(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_a_continuous_archive_reports_to_prometheus_and_stops_on_a_signal(
-    spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
+    spark: "SparkSession", run: Run, gnsqd: Instance, tmp_path: Path
 ) -> None:
     publish(gnsqd, "orders", *bodies(30))
     address = f"127.0.0.1:{free_port()}"
@@ -114,7 +114,7 @@ def test_logs_are_read_by_ranges(spark: "SparkSession", run: Run, gnsqd_factory:
 AT_LEAST_ONCE = re.findall(r"nsqd 10.0.0.1:4150 has no log: ([^`]+?)\n\n", DOCUMENT.read_text("utf-8"))
 
 
-def test_a_run_of_deliveries_reports_first_that_rows_may_come_twice(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+def test_a_run_of_deliveries_reports_first_that_rows_may_come_twice(run: Run, gnsqd: Instance, tmp_path: Path) -> None:
     what = " ".join(AT_LEAST_ONCE[0].split())
     silent = [*destination(gnsqd), "--nsqd-http-address", f"127.0.0.1:{free_port()}"]
     publish(gnsqd, "orders", *bodies(20))
@@ -128,7 +128,7 @@ def test_a_run_of_deliveries_reports_first_that_rows_may_come_twice(run: Run, gn
 
 
 def test_a_run_of_deliveries_that_ends_is_refused_where_it_cannot_finish_its_last_batch(
-    run: Run, gnsqd: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, gnsqd: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "find_spec", lambda module: None)  # as with Spark 4.1
     publish(gnsqd, "orders", b"1")
@@ -139,7 +139,7 @@ def test_a_run_of_deliveries_that_ends_is_refused_where_it_cannot_finish_its_las
     assert not (tmp_path / "output").exists()
 
 
-def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: tuple[Path, list[EventRow]]) -> None:
+def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Instance, archived: tuple[Path, list[EventRow]]) -> None:
     directory, events = archived
     since, until = NOON_NS + 1_800_000_000_000, NOON_NS + 7_200_000_000_000
     expected = sorted(
@@ -157,7 +157,9 @@ def test_replay_publishes_what_was_asked_for(run: Run, gnsqd: Daemon, archived: 
     assert sorted(message.body for message in take(gnsqd, "again", "check", len(expected))) == expected
 
 
-def test_replay_keeps_topics_and_holds_the_rate(run: Run, gnsqd: Daemon, archived: tuple[Path, list[EventRow]]) -> None:
+def test_replay_keeps_topics_and_holds_the_rate(
+    run: Run, gnsqd: Instance, archived: tuple[Path, list[EventRow]]
+) -> None:
     directory, events = archived
     began = time.monotonic()
     ended = run("replay", directory, *destination(gnsqd), "--rate", "40")
@@ -191,7 +193,7 @@ def test_rollup_of_an_archive_is_printed_or_written(
 
 
 def test_rollup_of_topics_writes_windows_that_are_over(
-    spark: "SparkSession", run: Run, gnsqd: Daemon, tmp_path: Path
+    spark: "SparkSession", run: Run, gnsqd: Instance, tmp_path: Path
 ) -> None:
     output = tmp_path / "rolled"
     words = ["--topic", "orders", "--channel", "r", *sources(gnsqd), "--window", "1s", "--watermark", "1s"]
@@ -258,7 +260,7 @@ def test_a_mistake_is_reported_in_one_line(run: Run, tmp_path: Path, words: list
     assert not (tmp_path / "out").exists()
 
 
-def test_an_archive_that_another_run_writes_is_refused(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+def test_an_archive_that_another_run_writes_is_refused(run: Run, gnsqd: Instance, tmp_path: Path) -> None:
     publish(gnsqd, "orders", b"1")
     words = ["archive", "--topic", "orders", "--channel", "c", *sources(gnsqd), tmp_path / "output"]
     with only_writer("another", tmp_path / "output" / "_checkpoint"):
@@ -280,7 +282,7 @@ def test_a_condition_that_is_none_is_reported(run: Run, archived: tuple[Path, li
         assert error in ended.stderr.splitlines()[-1]
 
 
-def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Daemon, tmp_path: Path) -> None:
+def test_a_topic_that_no_nsqd_has_is_an_error_unless_allowed(run: Run, gnsqd: Instance, tmp_path: Path) -> None:
     publish(gnsqd, "orders", b"1")
     words = ["archive", "--topic", "orders", "--topic", "order", "--channel", "c", *sources(gnsqd), tmp_path / "output"]
     summary = tmp_path / "summary.json"

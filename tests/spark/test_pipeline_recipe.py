@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gnsq_pipeline.archive import read_archive
-from kit.daemons import DEADLINE, Daemon, eventually
-from kit.nsq_client import Client
+from kit.daemons import DEADLINE, Instance, eventually
+from kit.nsq_client import NSQClient
 from kit.spark_topics import bodies, name
 from kit.traffic import DaemonFactory, all_done, create, publish, wait_for
 from spark.command_line import Run
@@ -49,10 +49,10 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(DEADLINE)
 
 
-def fail_often(nsqd: Daemon, topic: str, channel: str, body: bytes) -> None:
+def fail_often(nsqd: Instance, topic: str, channel: str, body: bytes) -> None:
     """Publishes a message and requeues it more often than clients of Go attempt a message by default."""
     publish(nsqd, topic, body)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe(topic, channel)
         for _ in range(6):
             client.command(b"RDY 1")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.daemons import Daemon, fixed_ports
+from kit.daemons import Instance, fixed_ports
 from kit.spark_sessions import ADMISSION_CONTROL
 from kit.spark_topics import bodies, daemon_options
 from kit.traffic import DaemonFactory, publish, wait_for
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def durable(gnsqd_factory: DaemonFactory) -> Daemon:
+def durable(gnsqd_factory: DaemonFactory) -> Instance:
     """Returns a gnsqd with ranges, which keeps its ports."""
     return gnsqd_factory("--durability=process", *fixed_ports())
 
@@ -36,7 +36,7 @@ def values(frame: "DataFrame") -> Counter[bytes]:
 
 
 def test_every_action_has_the_rows_that_were_there_at_load(
-    spark: "SparkSession", durable: Daemon, tmp_path: Path
+    spark: "SparkSession", durable: Instance, tmp_path: Path
 ) -> None:
     publish(durable, "orders", *bodies(100))
     expected = Counter(bodies(100))
@@ -54,7 +54,7 @@ def test_every_action_has_the_rows_that_were_there_at_load(
 
 
 def test_a_table_has_each_message_once_after_runs_with_kills_between(
-    spark: "SparkSession", durable: Daemon, tmp_path: Path
+    spark: "SparkSession", durable: Instance, tmp_path: Path
 ) -> None:
     options = {**daemon_options(durable), "subscribe": "orders", "channel": "spark"}
     if ADMISSION_CONTROL:
@@ -73,7 +73,7 @@ def test_a_table_has_each_message_once_after_runs_with_kills_between(
     assert [(row.offset, bytes(row.value)) for row in rows] == [*enumerate(expected, start=1)]
 
 
-def test_a_batch_whose_sink_failed_comes_again_with_the_same_rows(streams: Streams, durable: Daemon) -> None:
+def test_a_batch_whose_sink_failed_comes_again_with_the_same_rows(streams: Streams, durable: Instance) -> None:
     publish(durable, "orders", *bodies(100))
     streams.fails = True
     with pytest.raises(Exception, match="the sink fails"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.peer_program import start_nsqlookupd
 from kit.spark_sessions import ADMISSION_CONTROL
 from kit.spark_topics import bodies, daemon_options, name
@@ -31,12 +31,12 @@ def streams(spark: "SparkSession", tmp_path: Path) -> Streams:
     return Streams(spark, tmp_path / "stream")
 
 
-def unread(daemon: Daemon) -> int:
+def unread(daemon: Instance) -> int:
     found = daemon.channel_stats("orders", "spark")
     return int(found["depth"] + found["in_flight_count"] + found["deferred_count"])
 
 
-def test_a_row_has_everything_of_its_message(spark: "SparkSession", nsqd: Daemon) -> None:
+def test_a_row_has_everything_of_its_message(spark: "SparkSession", nsqd: Instance) -> None:
     before = time.time_ns()
     for body in (b"\x00\xff", b"text"):
         post(nsqd, "/pub?topic=orders", body)
@@ -52,7 +52,7 @@ def test_a_row_has_everything_of_its_message(spark: "SparkSession", nsqd: Daemon
     wait_for(nsqd, "orders", "spark", depth=2, in_flight_count=0)
 
 
-def test_a_backlog_is_read_in_batches_and_the_next_run_goes_on(streams: Streams, nsqd: Daemon) -> None:
+def test_a_backlog_is_read_in_batches_and_the_next_run_goes_on(streams: Streams, nsqd: Instance) -> None:
     from pyspark_nsq.progress import read_progress
 
     publish(nsqd, "orders", *bodies(2500))  # before there is a channel
@@ -77,7 +77,7 @@ def test_a_backlog_is_read_in_batches_and_the_next_run_goes_on(streams: Streams,
         assert unread(nsqd) == 0
 
 
-def test_messages_of_a_batch_whose_sink_failed_come_in_a_later_one(streams: Streams, gnsqd: Daemon) -> None:
+def test_messages_of_a_batch_whose_sink_failed_come_in_a_later_one(streams: Streams, gnsqd: Instance) -> None:
     options = daemon_options(gnsqd) | QUICK
     publish(gnsqd, "orders", *bodies(1000))
     streams.fails = True

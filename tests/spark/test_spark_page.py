@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from documentation.markdown import DOCS, tokens
-from kit.daemons import Daemon, free_port, own_command
+from kit.daemons import Instance, free_port, own_command
 from kit.spark_sessions import spark_environment
 from kit.spark_topics import bodies
 from kit.traffic import publish
@@ -39,19 +39,19 @@ HELLO = "[68 65 6C 6C 6F]"  # as `show` prints a body
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
+def daemon(tmp_path: Path) -> Iterator[Instance]:
     """Lends a gnsqd with --durability, whose HTTP port is its TCP port + 1, as by default."""
     while (http := free_port()) != (tcp := free_port()) + 1:
         if tcp == http + 1:
             tcp, http = http, tcp
             break
     flags = [f"--tcp-address=127.0.0.1:{tcp}", f"--http-address=127.0.0.1:{http}", "--durability=process"]
-    with Daemon(own_command(), tmp_path / "mnt" / "a" / "nsqd", *flags) as running:
+    with Instance(own_command(), tmp_path / "mnt" / "a" / "nsqd", *flags) as running:
         yield running
 
 
 @pytest.fixture
-def places(daemon: Daemon, tmp_path: Path) -> dict[str, str]:
+def places(daemon: Instance, tmp_path: Path) -> dict[str, str]:
     """Returns what stands in the page, and what stands for it here."""
     return {
         "127.0.0.1:4150": "{}:{}".format(*daemon.tcp_address),
@@ -71,7 +71,7 @@ def here(text: str, places: dict[str, str]) -> str:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_each_block_runs_to_an_action(
-    daemon: Daemon, places: dict[str, str], spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+    daemon: Instance, places: dict[str, str], spark: "SparkSession", capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish(daemon, "orders.new", b"order")
     names: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def test_each_block_runs_to_an_action(
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_each_block_of_connect_runs_to_an_action(daemon: Daemon, places: dict[str, str], tmp_path: Path) -> None:
+def test_each_block_of_connect_runs_to_an_action(daemon: Instance, places: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("grpc_status", reason="needs pip install 'pyspark[connect]'")
     pytest.importorskip("pandas", reason="needs pip install 'pyspark[connect]'")
     publish(daemon, "greetings", *bodies(500))

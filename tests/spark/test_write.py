@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.certificates import write_identities
-from kit.daemons import Daemon, free_port
+from kit.daemons import Instance, free_port
 from kit.spark_topics import sink_options
 from kit.traffic import DaemonFactory, take
 
@@ -33,7 +33,7 @@ def test_tasks_share_the_nsqds(spark: "SparkSession", gnsqd_factory: DaemonFacto
 
 
 def test_every_row_of_a_stream_is_published_once_and_a_batch_that_failed_again(
-    spark: "SparkSession", nsqd: Daemon, tmp_path: Path
+    spark: "SparkSession", nsqd: Instance, tmp_path: Path
 ) -> None:
     """Writes one file in each batch; a run goes to the end of what is there."""
     source = tmp_path / "lines"

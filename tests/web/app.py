@@ -18,7 +18,7 @@ from cli.fake_nsqd import FakeServer
 from gnsqd.log import Level, Logger
 from gnsqd.web.http11 import RequestReader
 from kit import preloaded
-from kit.daemons import DEADLINE, Daemon, eventually
+from kit.daemons import DEADLINE, Instance, eventually
 from nsqadmin_cli.context import ClusterContext, ClusterSettings, CommandLines
 from nsqadmin_cli.web.app import Application
 from nsqadmin_cli.web.security import Security
@@ -141,7 +141,7 @@ class App:
         return answer.status, answer.json()
 
 
-def admin_of(daemon: Daemon) -> str:
+def admin_of(daemon: Instance) -> str:
     """Returns host and port of the daemon's own page."""
     match = re.search(r"ADMIN: listening on (\S+)", daemon.log())
     assert match, daemon.log()

@@ -18,8 +18,8 @@ from cli.fake_nsqd import FakeServer, channel, client, node, peeked, topic
 from cli.nodes import address, at, at_lookupd, publish
 from conftest import missing
 from interop.test_nsqadmin import BROWSERS
-from kit.daemons import DEADLINE, Daemon, eventually, own_command
-from kit.nsq_client import Client
+from kit.daemons import DEADLINE, Instance, eventually, own_command
+from kit.nsq_client import NSQClient
 from kit.peer_program import PeerProgram
 from kit.traffic import DaemonFactory, create, post, wait_for
 from web.app import WebProcess
@@ -89,7 +89,7 @@ def page(browser: Any, serve: Serve) -> Iterator[Open]:
 
 
 @pytest.mark.parametrize("javascript", [True, False])
-def test_every_action_by_its_buttons(page: Open, serve: Serve, nsqd: Daemon, javascript: bool) -> None:
+def test_every_action_by_its_buttons(page: Open, serve: Serve, nsqd: Instance, javascript: bool) -> None:
     it = page(serve(*at(nsqd)).url, javascript=javascript)
     it.get_by_label("Create a topic").fill("orders")
     it.get_by_role("button", name="Create on all nodes").click()
@@ -131,7 +131,7 @@ def test_every_action_by_its_buttons(page: Open, serve: Serve, nsqd: Daemon, jav
     it.get_by_text("No topics yet").wait_for()
 
 
-def test_numbers_rates_and_charts_are_live(page: Open, serve: Serve, nsqd: Daemon) -> None:
+def test_numbers_rates_and_charts_are_live(page: Open, serve: Serve, nsqd: Instance) -> None:
     create(nsqd, "orders", "mail")
     web = serve(*at(nsqd), f"--base-path={BELOW}", fast=True)
     it = page(web.url)
@@ -143,7 +143,7 @@ def test_numbers_rates_and_charts_are_live(page: Open, serve: Serve, nsqd: Daemo
     it.locator(".chart polygon").nth(1).wait_for()
     assert it.evaluate("window.loaded") == "once"
     assert it.evaluate("document.activeElement.textContent") == "orders"
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.identify(client_id="worker-7")
         consumer.subscribe("orders", "mail")
         it.goto(f"{web.url}/topics/orders/mail")
@@ -231,7 +231,7 @@ def test_live_updates_lose_no_click_no_selection_and_no_focus(page: Open, serve:
     assert it.evaluate("document.activeElement.textContent") == "clicks"
 
 
-def test_bodies_are_copied_and_what_is_unfolded_stays_so(page: Open, serve: Serve, gnsqd: Daemon) -> None:
+def test_bodies_are_copied_and_what_is_unfolded_stays_so(page: Open, serve: Serve, gnsqd: Instance) -> None:
     post(gnsqd, "/pub?topic=orders", b'{"a": 1}')
     web = serve(*at(gnsqd), fast=True)
     it = page(f"{web.url}/peek?topic=orders")
@@ -248,7 +248,7 @@ def test_bodies_are_copied_and_what_is_unfolded_stays_so(page: Open, serve: Serv
     assert it.get_by_label("Create a channel").input_value() == "mail"
 
 
-def test_views_by_keyboard_alone(page: Open, serve: Serve, nsqd: Daemon) -> None:
+def test_views_by_keyboard_alone(page: Open, serve: Serve, nsqd: Instance) -> None:
     create(nsqd, "orders", "mail")
     web = serve(*at(nsqd), f"--base-path={BELOW}/")
     it = page(web.url)
@@ -339,7 +339,7 @@ UNLABELLED = f"{FIELDS}.filter(field => !field.labels.length).map(field => field
 UNHEADED = "[...document.querySelectorAll('td')].filter(cell => !cell.closest('tr').querySelector('th[scope]')).length"
 
 
-def test_every_field_has_a_label_and_every_table_headers(page: Open, serve: Serve, gnsqd: Daemon) -> None:
+def test_every_field_has_a_label_and_every_table_headers(page: Open, serve: Serve, gnsqd: Instance) -> None:
     create(gnsqd, "orders", "mail")
     web = serve(*at(gnsqd))
     it = page(web.url)

@@ -11,9 +11,9 @@ import pytest
 from cli.fake_nsqd import FakeServer, channel, node, topic
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import DOWN, address, at, fill, publish
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.http_api import ask
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.peer_program import PeerProgram
 from kit.traffic import DaemonFactory, create, post, wait_for
 from web.app import OWN, App, PageAnswer
@@ -23,7 +23,7 @@ C = T | {"channel": "c"}
 
 
 @pytest.fixture
-def gnsqd(gnsqd_factory: DaemonFactory) -> Daemon:
+def gnsqd(gnsqd_factory: DaemonFactory) -> Instance:
     """Starts a gnsqd with a journal and three messages that are finished."""
     daemon = gnsqd_factory("--durability=process", "--retention-bytes=1000000", "--drain-timeout=1h")
     fill(daemon, "t", "c", count=3)
@@ -56,7 +56,7 @@ def act(app: App, words: str, /, **fields: str) -> str:
     return app.post(f"/change/{words.replace(' ', '/')}", **fields, confirmed="yes").shown
 
 
-def test_a_topic_is_paused_emptied_and_deleted_with_its_consumers(nsqd: Daemon) -> None:
+def test_a_topic_is_paused_emptied_and_deleted_with_its_consumers(nsqd: Instance) -> None:
     app = App([address(nsqd)])
     create(nsqd, "t")
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_a_topic_is_paused_emptied_and_deleted_with_its_consumers(nsqd: Daemon) 
     assert (nsqd.topic_stats("t")["paused"], nsqd.topic_stats("t")["depth"]) == (True, 0)
     act(app, "topic unpause", **T)
     fill(nsqd, "t", "c", count=5)
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c")
         assert "loses 5 messages and disconnects 1 client" in plan(app, "topic delete", **T)
         assert "deleted" in confirm(app, "topic delete", **T).shown
@@ -92,7 +92,7 @@ def test_a_plan_shows_what_the_command_line_shows(nsqd_factory: DaemonFactory) -
             assert " ".join(row.split()) in shown
 
 
-def test_a_result_can_be_loaded_again_without_doing_it_again(nsqd: Daemon) -> None:
+def test_a_result_can_be_loaded_again_without_doing_it_again(nsqd: Instance) -> None:
     create(nsqd, "t")
     app = App([address(nsqd)])
     answer = app.ask("POST", "/change/topic/delete", urlencode(T | {"confirmed": "yes"}).encode(), **OWN)
@@ -102,7 +102,7 @@ def test_a_result_can_be_loaded_again_without_doing_it_again(nsqd: Daemon) -> No
     assert len(nsqd.stats()["topics"]) == 1
 
 
-def test_a_node_that_fails_is_reported_and_the_others_are_changed(nsqd: Daemon) -> None:
+def test_a_node_that_fails_is_reported_and_the_others_are_changed(nsqd: Instance) -> None:
     create(nsqd, "t")
     page = act(App([address(nsqd), DOWN]), "topic pause", **T)
     assert "failed on some nodes" in page
@@ -110,7 +110,7 @@ def test_a_node_that_fails_is_reported_and_the_others_are_changed(nsqd: Daemon) 
     assert nsqd.stats()["topics"][0]["paused"] is True
 
 
-def test_only_the_matches_that_were_shown_are_changed(nsqd: Daemon) -> None:
+def test_only_the_matches_that_were_shown_are_changed(nsqd: Instance) -> None:
     create(nsqd, "t1")
     app = App([address(nsqd)])
     form = app.get("/change/topic/delete?topic=t*").text
@@ -125,7 +125,7 @@ def test_only_the_matches_that_were_shown_are_changed(nsqd: Daemon) -> None:
     assert nsqd.stats()["topics"] == []
 
 
-def test_a_form_has_what_the_command_requires_and_no_secrets(gnsqd: Daemon) -> None:
+def test_a_form_has_what_the_command_requires_and_no_secrets(gnsqd: Instance) -> None:
     app = App([address(gnsqd)])
     for words, fields, reason in (("topic/delete", {}, "Missing argument"), ("channel/rules", C, "nothing to change")):
         answer = app.post(f"/change/{words}", **fields, confirmed="yes")
@@ -152,7 +152,7 @@ PLANS: list[tuple[str, dict[str, str], int, str]] = [
 ]
 
 
-def test_plans_are_shown_and_change_nothing(gnsqd: Daemon) -> None:
+def test_plans_are_shown_and_change_nothing(gnsqd: Instance) -> None:
     app, before = App([address(gnsqd)]), gnsqd.stats()["topics"]
     for words, fields, status, text in PLANS:
         shown = plan(app, words, status, **fields)
@@ -161,7 +161,7 @@ def test_plans_are_shown_and_change_nothing(gnsqd: Daemon) -> None:
     assert gnsqd.stats()["topics"] == before
 
 
-def test_what_was_planned_is_done(gnsqd: Daemon) -> None:
+def test_what_was_planned_is_done(gnsqd: Instance) -> None:
     app = App([address(gnsqd)])
     assert "channel rewind: done" in confirm(app, "channel rewind", **C, to="first").shown
     assert gnsqd.channel_stats("t", "c")["depth"] == 3
@@ -172,7 +172,7 @@ def test_what_was_planned_is_done(gnsqd: Daemon) -> None:
     assert (gnsqd.channel_stats("t", "d") != {}, gnsqd.topic_stats("u")["paused"]) == (True, True)
 
 
-def test_options_are_shown_and_changed(gnsqd: Daemon) -> None:
+def test_options_are_shown_and_changed(gnsqd: Instance) -> None:
     app, change = App([address(gnsqd)]), {"node": address(gnsqd), "option": "log_level"}
     assert "mem_queue_size" in app.page(f"/options?node={address(gnsqd)}")
     assert app.get("/options?node=nowhere:1").status == 404
@@ -182,7 +182,7 @@ def test_options_are_shown_and_changed(gnsqd: Daemon) -> None:
     assert "'loud' is not a value for log_level" in act(app, "config set", **change, value="loud")
 
 
-def test_a_deferred_message_is_shown_and_cancelled(gnsqd: Daemon) -> None:
+def test_a_deferred_message_is_shown_and_cancelled(gnsqd: Instance) -> None:
     post(gnsqd, "/pub?topic=t&defer=3600000", b"later")
     wait_for(gnsqd, "t", "c", deferred_count=1)
     app = App([address(gnsqd)])
@@ -194,7 +194,7 @@ def test_a_deferred_message_is_shown_and_cancelled(gnsqd: Daemon) -> None:
     assert gnsqd.channel_stats("t", "c")["deferred_count"] == 0
 
 
-def test_a_node_is_drained_and_its_drain_cancelled_and_the_page_does_not_wait(gnsqd: Daemon) -> None:
+def test_a_node_is_drained_and_its_drain_cancelled_and_the_page_does_not_wait(gnsqd: Instance) -> None:
     fill(gnsqd, "t", "c", count=1)
     app, where = App([address(gnsqd), DOWN]), {"node": address(gnsqd)}
     form = plan(app, "drain start", **where)
@@ -242,12 +242,12 @@ def test_with_nsqlookupd(nsqd_factory: DaemonFactory, nsqlookupd: PeerProgram) -
     assert nsqd.stats()["topics"] != []
 
 
-def test_publish_a_message(nsqd: Daemon) -> None:
+def test_publish_a_message(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     app = App([address(nsqd)])
     page = app.post("/publish", topic="t", body="two\r\nlines é", node=address(nsqd), defer="")
     assert f"1 message published to t at {address(nsqd)}" in page.shown
-    with Client(nsqd.tcp_address) as consumer:
+    with NSQClient(nsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         assert consumer.message().body == "two\nlines é".encode()
     app.post("/publish", topic="t", body="later", defer="1h")
@@ -264,14 +264,14 @@ def test_publish_a_message(nsqd: Daemon) -> None:
         ({"topic": "t", "new": "t", "body": "x" * 2_000_000}, "MSG_TOO_BIG"),
     ],
 )
-def test_what_cannot_be_published_is_kept_in_the_form(nsqd: Daemon, fields: dict[str, str], reason: str) -> None:
+def test_what_cannot_be_published_is_kept_in_the_form(nsqd: Instance, fields: dict[str, str], reason: str) -> None:
     page = App([address(nsqd)]).post("/publish", **fields)
     assert reason in page.shown
     assert f">\n{fields['body']}</textarea>" in page.text
     assert nsqd.stats()["topics"] == []
 
 
-def test_live_messages_are_copies_while_somebody_looks(gnsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_messages_are_copies_while_somebody_looks(gnsqd: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsqadmin_cli.web.app.INTERVAL", 0.02)
     monkeypatch.setattr("nsqadmin_cli.web.site.SHARED", 0.0)
     create(gnsqd, "t", "c")

@@ -11,7 +11,7 @@ import pytest
 
 from cli.nodes import address, at, at_lookupd
 from interop.test_nsqadmin import CREATE, PAGES, STEPS, Admin, occupy, registrations, state
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.peer_program import PeerProgram, start_nsqlookupd
 from kit.traffic import create, post, publish
 from web.app import App
@@ -47,7 +47,7 @@ def start(request: pytest.FixtureRequest, peer_binary: Callable[[str], Path], tm
                 lookupd = stack.enter_context(start_nsqlookupd(peer_binary("nsqlookupd"), tmp_path / f"{name}-lookupd"))
                 flags.append(f"--lookupd-tcp-address={lookupd.address['TCP']}")
             nodes = [
-                stack.enter_context(Daemon([str(peer_binary("nsqd"))], tmp_path / f"{name}-{number}", *flags))
+                stack.enter_context(Instance([str(peer_binary("nsqd"))], tmp_path / f"{name}-{number}", *flags))
                 for number in range(count)
             ]
             watched, ours = at(*nodes), App([address(node) for node in nodes])

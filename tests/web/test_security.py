@@ -10,7 +10,7 @@ import pytest
 from cli.fake_nsqd import FakeServer, node, peeked, topic
 from cli.gnsqadmin import FakeNode, http_answer
 from kit.daemons import eventually
-from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Registrant
+from kit.lookupds import EMBEDDED, IDENTITY, LookupdInside, Registrant
 from kit.traffic import DaemonFactory
 from web.app import HOST, OWN, App, PageAnswer, admin_of, ask, shown
 
@@ -231,7 +231,7 @@ def test_tokens_of_the_daemon_do_not_go_to_nodes_that_registered(
     page = admin_of(daemon)
     with FakeNode(http_answer(b'{"message":"UNAUTHORIZED"}', "401 Unauthorized")) as other:
         identity = {**IDENTITY, "broadcast_address": "127.0.0.1", "http_port": int(other.address.split(":")[1])}
-        with Registrant(EmbeddedLookupd(daemon), identity) as registered:
+        with Registrant(LookupdInside(daemon), identity) as registered:
             registered.register("t")
             assert daemon.http("POST", "/topic/create?topic=t", headers={"Authorization": f"Bearer {FULL}"})[0] == 200
             reason = f"nsqd at {other.address}: answered HTTP 401 (UNAUTHORIZED): it was not sent the token"

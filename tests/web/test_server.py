@@ -26,7 +26,7 @@ import pytest
 from cli.fake_nsqd import FakeServer, channel, node, peeked, topic
 from cli.gnsqadmin import failure
 from cli.nodes import at
-from kit.daemons import DEADLINE, Daemon, address_of, eventually, open_socket, own_command, run_to_end
+from kit.daemons import DEADLINE, Instance, address_of, eventually, open_socket, own_command, run_to_end
 from kit.lookupds import DEV
 from kit.observers import open_files
 from kit.peer_program import PeerProgram
@@ -66,7 +66,7 @@ def fake() -> FakeServer:
     return FakeServer({"/stats": [lambda: node(topic("t", message_count=next(count)))]})
 
 
-def test_the_page_is_served_until_a_signal(gnsqd: Daemon, tmp_path: Path) -> None:
+def test_the_page_is_served_until_a_signal(gnsqd: Instance, tmp_path: Path) -> None:
     with WebProcess(tmp_path, *at(gnsqd)) as web:
         assert web.get("/ping") == (200, "OK")
         assert web.get("/")[0] == 200
@@ -146,16 +146,16 @@ def test_a_wrong_address_is_one_line_and_one_for_all_is_warned_of(fake: FakeServ
 OWN_PAGE = "--admin-http-address=127.0.0.1:0"
 
 
-def page_processes(daemon: Daemon) -> list[int]:
+def page_processes(daemon: Instance) -> list[int]:
     return [int(pid) for pid in re.findall(r"INFO: ADMIN: process (\d+) serves the page", daemon.log())]
 
 
-def ping(daemon: Daemon) -> str:
+def ping(daemon: Instance) -> str:
     return ask(admin_of(daemon), "GET", "/ping")[1]
 
 
 @contextmanager
-def pinging(daemon: Daemon) -> Iterator[socket.socket]:
+def pinging(daemon: Instance) -> Iterator[socket.socket]:
     """Gives a connection to its page that has asked for /ping, and is answered at the end."""
     with open_socket(address_of(admin_of(daemon)), DEADLINE) as waiting:
         waiting.sendall(b"GET /ping HTTP/1.1\r\n" + HOST + b"\r\n")
@@ -164,7 +164,7 @@ def pinging(daemon: Daemon) -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def viewed(gnsqd_factory: DaemonFactory) -> tuple[Daemon, int]:
+def viewed(gnsqd_factory: DaemonFactory) -> tuple[Instance, int]:
     """Starts a daemon and the process of its page."""
     daemon = gnsqd_factory(OWN_PAGE)
     assert ping(daemon) == "OK"
@@ -224,7 +224,7 @@ def test_the_daemon_does_not_start_with_a_page_that_cannot_be(tmp_path: Path) ->
         assert (result.returncode, reason in result.stderr, "Traceback" in result.stderr) == (1, True, False)
 
 
-def test_work_for_the_page_takes_nothing_from_the_daemon(viewed: tuple[Daemon, int], tmp_path: Path) -> None:
+def test_work_for_the_page_takes_nothing_from_the_daemon(viewed: tuple[Instance, int], tmp_path: Path) -> None:
     daemon, pid = viewed
     assert [file for file in open_files(pid) if str(tmp_path) in file and not file.endswith("log")] == []
     os.kill(pid, signal.SIGSTOP)
@@ -238,7 +238,7 @@ def test_the_page_reaches_a_unix_socket_by_its_absolute_path() -> None:
     assert (reachable(""), reachable("@nsqd")) == ("", "@nsqd")
 
 
-def test_a_page_process_that_died_is_replaced_and_logs_as_the_daemon(viewed: tuple[Daemon, int]) -> None:
+def test_a_page_process_that_died_is_replaced_and_logs_as_the_daemon(viewed: tuple[Instance, int]) -> None:
     daemon, pid = viewed
     os.kill(pid, signal.SIGKILL)
     assert ping(daemon) == "OK"
@@ -268,7 +268,7 @@ def test_a_daemon_without_descriptors_has_its_page_later(gnsqd_factory: DaemonFa
 
 
 @pytest.mark.parametrize("number, hangs", [(signal.SIGTERM, False), (signal.SIGKILL, False), (signal.SIGTERM, True)])
-def test_the_page_ends_with_the_daemon(viewed: tuple[Daemon, int], number: signal.Signals, hangs: bool) -> None:
+def test_the_page_ends_with_the_daemon(viewed: tuple[Instance, int], number: signal.Signals, hangs: bool) -> None:
     daemon, pid = viewed
     stream = LiveStream(admin_of(daemon))
     if hangs:
@@ -431,7 +431,7 @@ def answer_of(address: str, path: str) -> int:
 @pytest.mark.peer
 @pytest.mark.parametrize("base", ["/nsq", "/nsq/", "/ops/n.s_q-1~", "/", ""])
 def test_the_same_paths_are_served_as_by_nsqadmin(
-    peer_binary: Callable[[str], Path], tmp_path: Path, gnsqd: Daemon, base: str
+    peer_binary: Callable[[str], Path], tmp_path: Path, gnsqd: Instance, base: str
 ) -> None:
     create(gnsqd, "Te", "Ch")
     flags = [*at(gnsqd), f"--base-path={base}"]

@@ -16,9 +16,9 @@ import pytest
 from cli.fake_nsqd import FakeServer, channel, client, node, peeked, topic
 from cli.gnsqadmin import gnsqadmin
 from cli.nodes import DOWN, address
-from kit.daemons import DEADLINE, Daemon, eventually
-from kit.lookupds import EMBEDDED, EmbeddedLookupd
-from kit.nsq_client import Client
+from kit.daemons import DEADLINE, Instance, eventually
+from kit.lookupds import EMBEDDED, LookupdInside
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, publish, wait_for
 from nsqadmin_cli.message import clock
 from nsqadmin_cli.web.app import ROUTES
@@ -29,7 +29,7 @@ HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)> \u202e\x00{{7
 VIEWS = ["/", "/topics", "/nodes", "/lookup", "/doctor", "/publish"]
 
 
-def test_every_view_of_a_node(gnsqd: Daemon) -> None:
+def test_every_view_of_a_node(gnsqd: Instance) -> None:
     create(gnsqd, "orders", "mail")
     publish(gnsqd, "orders", b'{"a": "<b>"}')
     wait_for(gnsqd, "orders", "mail", depth=1)
@@ -54,7 +54,7 @@ def test_every_view_of_a_node(gnsqd: Daemon) -> None:
     assert app.log.getvalue() == ""
 
 
-def test_queued_messages_are_shown_in_pages_and_found(gnsqd: Daemon) -> None:
+def test_queued_messages_are_shown_in_pages_and_found(gnsqd: Instance) -> None:
     publish(gnsqd, "t", *(b"body-%02d" % number for number in range(25)))
     app = App([address(gnsqd)])
 
@@ -78,7 +78,7 @@ def test_dead_letters_are_shown_in_words_and_replayed_from_their_topic(gnsqd_fac
     gnsqd = gnsqd_factory("--max-attempts=2")
     create(gnsqd, "t", "c")
     publish(gnsqd, "t", b'{"a": 1}')
-    with Client(gnsqd.tcp_address) as consumer:
+    with NSQClient(gnsqd.tcp_address) as consumer:
         consumer.subscribe("t", "c", rdy=1)
         for _ in range(2):
             consumer.command(b"REQ %b 0" % (message := consumer.message()).id)
@@ -96,7 +96,7 @@ def test_dead_letters_are_shown_in_words_and_replayed_from_their_topic(gnsqd_fac
     wait_for(gnsqd, "t", "c", depth=1)
 
 
-def test_topics_are_completed_and_a_new_one_asks(gnsqd: Daemon) -> None:
+def test_topics_are_completed_and_a_new_one_asks(gnsqd: Instance) -> None:
     create(gnsqd, "orders", "c")
     app = App([address(gnsqd)])
     assert '<option value="orders"></option>' in app.get("/publish").text
@@ -465,7 +465,7 @@ def test_what_is_not_there_is_a_page_or_json_for_a_client_that_asks_for_it() -> 
 
 def test_no_reading_request_creates_a_topic_as_that_of_a_consumer_would(gnsqd_factory: DaemonFactory) -> None:
     daemon = gnsqd_factory(*EMBEDDED, "--lookup-creates-topics")
-    lookupd = EmbeddedLookupd(daemon)
+    lookupd = LookupdInside(daemon)
     lookupd.ask("/topic/create?topic=listed", "POST")
     app = App(lookupds=[lookupd.http_address])
     reading = [re.sub(":[a-z]+", "*", route.path) for route in ROUTES if "GET" in route.method]

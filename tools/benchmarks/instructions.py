@@ -15,7 +15,7 @@ from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError
 from benchmarks.programs import ON_CHANNEL, generator, run_to_end
 from benchmarks.queues import create_channel
 from benchmarks.row import BenchmarkLoad, Measurement, procedure
-from kit.daemons import Daemon, interpreter
+from kit.daemons import Instance, interpreter
 
 PATIENCE = 600.0  # seconds for a load
 SHORT = 100  # commands of the load that only pays for its connections
@@ -33,7 +33,7 @@ LOADS: dict[str, tuple[list[str], int]] = {
 
 
 @procedure
-def instructions(running: Daemon, load: BenchmarkLoad, name: str) -> Measurement:
+def instructions(running: Instance, load: BenchmarkLoad, name: str) -> Measurement:
     """Counts those of another daemon than the one that runs meanwhile: with its interpreter and flags, in valgrind."""
     flags, batch = LOADS[name]
     commands = max(load.stored // 1000, 1)
@@ -45,7 +45,7 @@ def instructions(running: Daemon, load: BenchmarkLoad, name: str) -> Measurement
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", pipes]
         # valgrind does not follow a script into its interpreter
         command += running.command if "-P" in running.command else [*interpreter(running.command), "-P", "-m", "gnsqd"]
-        with Daemon(command, Path(directory, "data"), *running.flags) as daemon:
+        with Instance(command, Path(directory, "data"), *running.flags) as daemon:
             create_channel(daemon)
             http = "{}:{}".format(*daemon.http_address)
             to = [ON_CHANNEL, *(flag.format(http=http) for flag in flags)]
@@ -60,7 +60,7 @@ def instructions(running: Daemon, load: BenchmarkLoad, name: str) -> Measurement
     return Measurement((totals[2] - totals[1]) / commands)
 
 
-def control(daemon: Daemon, *what: str) -> None:
+def control(daemon: Instance, *what: str) -> None:
     subprocess.run(["callgrind_control", *what, str(daemon.pid)], check=True, capture_output=True)
 
 

@@ -1,6 +1,6 @@
 """The daemons under comparison, each a lane: a name and a command line.
 
-A running one is `kit.daemons.Daemon`, as in the tests: free ports, data of its own, and a log file that it writes a few
+A running one is `kit.daemons.Instance`, as in the tests: free ports, data of its own, and a log file that it writes a few
 lines to. Its CPU time and its memory come from /proc, so the benchmarks need Linux.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kit.daemons import Daemon
+from kit.daemons import Instance
 
 DIRECTORY_PREFIX = "gnsqd-bench-"
 
@@ -47,11 +47,11 @@ class Lane:
         return replace(self, name=f"{self.name}, {meaning}", command=(*self.command, *flags)) if flags else self
 
     @contextlib.contextmanager
-    def running(self, *flags: str, prepare: Callable[[Path], object] | None = None) -> Iterator[Daemon]:
+    def running(self, *flags: str, prepare: Callable[[Path], object] | None = None) -> Iterator[Instance]:
         """Runs a daemon of this lane on a new data path, which `prepare` may fill; raises AssertionError if it does not
         serve."""
         with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
-            daemon = Daemon(self.command, Path(directory) / "data", *flags)
+            daemon = Instance(self.command, Path(directory) / "data", *flags)
             if prepare is not None:
                 prepare(daemon.data_path)
             try:
@@ -68,13 +68,13 @@ class Lane:
         return found[1].decode() if found else None
 
 
-def cpu_seconds(daemon: Daemon) -> float:
+def cpu_seconds(daemon: Instance) -> float:
     """Returns user and system time of all threads that `daemon` has, so far (/proc/PID/task/TID/schedstat)."""
     threads = Path(f"/proc/{daemon.pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text(encoding="utf-8").split()[0]) for thread in threads) / 1e9
 
 
-def cpu_share(daemon: Daemon, seconds: float) -> float:
+def cpu_share(daemon: Instance, seconds: float) -> float:
     """Returns the share of one CPU that the daemon uses in the next `seconds`."""
     before, began = cpu_seconds(daemon), time.monotonic()
     time.sleep(seconds)

@@ -11,12 +11,12 @@ from benchmarks import queues
 from benchmarks.lanes import BenchmarkError, cpu_seconds
 from benchmarks.programs import ON_CHANNEL, Loaded, drain, fill, generate, holding, run_to_end
 from benchmarks.row import KILOBYTES, MEGABYTES, MILLISECONDS, BenchmarkLoad, Measurement, procedure
-from kit.daemons import Daemon, interpreter
+from kit.daemons import Instance, interpreter
 from kit.observers import resident_bytes
 
 
 @procedure
-def publisher(daemon: Daemon, load: BenchmarkLoad, *flags: str, batch: int = 1, http: int = 0) -> Measurement:
+def publisher(daemon: Instance, load: BenchmarkLoad, *flags: str, batch: int = 1, http: int = 0) -> Measurement:
     """Publishes over TCP, with one command unanswered on each connection, or over `http` connections: PUB, or MPUBs of
     `batch` messages."""
     queues.create_channel(daemon)
@@ -34,7 +34,7 @@ def publisher(daemon: Daemon, load: BenchmarkLoad, *flags: str, batch: int = 1, 
 
 
 @procedure
-def consumer(daemon: Daemon, load: BenchmarkLoad, rdy: int) -> Measurement:
+def consumer(daemon: Instance, load: BenchmarkLoad, rdy: int) -> Measurement:
     """Takes a backlog from memory, for `load.seconds` at most."""
     fill(daemon, load.stored)
     # Less than an output buffer's load waits up to output-buffer-timeout for the next tick, which is not a speed.
@@ -43,7 +43,7 @@ def consumer(daemon: Daemon, load: BenchmarkLoad, rdy: int) -> Measurement:
 
 
 @procedure
-def both(daemon: Daemon, load: BenchmarkLoad, connections: int = 0, batch: int = 1) -> Measurement:
+def both(daemon: Instance, load: BenchmarkLoad, connections: int = 0, batch: int = 1) -> Measurement:
     """Publishes and consumes at the same time, until everything that was published has been finished; on that many
     connections each, or on one per CPU."""
     connections = connections or queues.connections()
@@ -65,7 +65,7 @@ TRIPS = 500  # per second, which leaves the daemon idle for most of the time
 TIMES = {"p50": MILLISECONDS, "p99": MILLISECONDS}
 
 
-def trip(daemon: Daemon, load: BenchmarkLoad) -> Measurement:
+def trip(daemon: Instance, load: BenchmarkLoad) -> Measurement:
     """Times PUBs, from sending one to its answer."""
     queues.create_channel(daemon)
     loaded = generate(daemon, "trip", load.seconds, f"-rate={TRIPS}", "-warmup=500ms")
@@ -78,7 +78,7 @@ IDLE_CONSUMERS = 1000
 MEMORY = {"after the start": MEGABYTES, "per 100,000 messages": MEGABYTES, "per idle consumer": KILOBYTES}
 
 
-def memory(daemon: Daemon, load: BenchmarkLoad) -> Measurement:
+def memory(daemon: Instance, load: BenchmarkLoad) -> Measurement:
     """Measures resident memory, with as many messages in the memory of a channel as a backlog has, and then consumers
     of another channel."""
     resident = [resident_bytes(daemon)]
@@ -114,7 +114,7 @@ print(json.dumps(milliseconds))
 """
 
 
-def starts(daemon: Daemon, load: BenchmarkLoad) -> Measurement:
+def starts(daemon: Instance, load: BenchmarkLoad) -> Measurement:
     """Times how long a test waits for a daemon of `gnsqd.testing`, from the call to the answer to /ping: other daemons
     than the one that runs meanwhile, which determines what to start. nsqd is always started by its command."""
     is_ours = daemon.http("GET", "/metrics")[0] == 200

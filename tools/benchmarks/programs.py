@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.lanes import BenchmarkError, cpu_seconds
 from benchmarks.queues import BODY_SIZE, CHANNEL, SETTLE_SECONDS, TOPIC, connections, create_channel, wait_for_channel
-from kit.daemons import PEERS, Daemon
+from kit.daemons import PEERS, Instance
 
 GENERATOR = PEERS / "load"
 ON_CHANNEL = f"-channel={CHANNEL}"
@@ -33,7 +33,7 @@ class Loaded:
     after: float = 0.0
 
 
-def generate(daemon: Daemon, mode: str, seconds: float, *flags: str) -> Loaded:
+def generate(daemon: Instance, mode: str, seconds: float, *flags: str) -> Loaded:
     """Runs the load generator for `seconds`; raises BenchmarkError if it fails."""
     with started(generator(daemon, mode, "-wait", f"-for={seconds:g}s", *flags)) as process:
         assert process.stdout is not None
@@ -54,12 +54,12 @@ def generate(daemon: Daemon, mode: str, seconds: float, *flags: str) -> Loaded:
     return replace(parse(line), before=before, after=after)
 
 
-def generate_all(daemon: Daemon, count: int, *flags: str) -> Loaded:
+def generate_all(daemon: Instance, count: int, *flags: str) -> Loaded:
     """Moves `count` messages, in SETTLE_SECONDS at most."""
     return generate(daemon, "move", SETTLE_SECONDS, f"-count={count}", *flags)
 
 
-def fill(daemon: Daemon, count: int) -> None:
+def fill(daemon: Instance, count: int) -> None:
     """Publishes `count` messages and waits until all of them are in the channel."""
     create_channel(daemon)
     batch = math.gcd(count, MPUB_BYTES // BODY_SIZE)  # MPUBs without a remainder
@@ -67,14 +67,14 @@ def fill(daemon: Daemon, count: int) -> None:
     wait_for_channel(daemon, depth=count)
 
 
-def drain(daemon: Daemon, count: int, rdy: int, seconds: float) -> Loaded:
+def drain(daemon: Instance, count: int, rdy: int, seconds: float) -> Loaded:
     """Finishes `count` messages, or those of `seconds`."""
     return generate(
         daemon, "move", seconds, ON_CHANNEL, f"-consumers={connections()}", f"-rdy={rdy}", f"-count={count}"
     )
 
 
-def generator(daemon: Daemon, mode: str, *flags: str) -> list[str]:
+def generator(daemon: Instance, mode: str, *flags: str) -> list[str]:
     return [str(GENERATOR), mode, "-tcp={}:{}".format(*daemon.tcp_address), f"-topic={TOPIC}", *flags]
 
 
@@ -97,7 +97,7 @@ def parse(line: str) -> Loaded:
 
 
 @contextlib.contextmanager
-def holding(daemon: Daemon, *flags: str) -> Iterator[Loaded]:
+def holding(daemon: Instance, *flags: str) -> Iterator[Loaded]:
     """Keeps the load generator's connections open; raises BenchmarkError if they are refused, or do not last."""
     with started(generator(daemon, "hold", *flags)) as process:
         assert process.stdout is not None

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from benchmarks.row import FASTEST
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.traffic import create
 
 TOPIC = "sub_bench"
@@ -21,17 +21,17 @@ def connections() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def topic_stats(daemon: Daemon, topic: str = TOPIC) -> dict[str, Any]:
+def topic_stats(daemon: Instance, topic: str = TOPIC) -> dict[str, Any]:
     found: dict[str, Any] = daemon.stats(topic)["topics"][0]
     return found
 
 
-def channel_stats(daemon: Daemon) -> dict[str, Any]:
+def channel_stats(daemon: Instance) -> dict[str, Any]:
     channel: dict[str, Any] = topic_stats(daemon)["channels"][0]
     return channel
 
 
-def create_channel(daemon: Daemon) -> None:
+def create_channel(daemon: Instance) -> None:
     create(daemon, TOPIC, CHANNEL)
 
 
@@ -49,12 +49,12 @@ def fetch_memory(seconds: float, at_once: int) -> None:
             memory[page] = 1
 
 
-def wait_for_channel(daemon: Daemon, **figures: int) -> None:
+def wait_for_channel(daemon: Instance, **figures: int) -> None:
     """Waits until the statistics of the channel have these, such as `depth=3`."""
     condition = f"a channel with {figures}"
     eventually(lambda: figures.items() <= channel_stats(daemon).items(), condition, SETTLE_SECONDS)
 
 
-def wait_for_topic(daemon: Daemon, topic: str = TOPIC) -> None:
+def wait_for_topic(daemon: Instance, topic: str = TOPIC) -> None:
     """Waits until the topic has passed everything to its channels: that is also work on these messages."""
     eventually(lambda: topic_stats(daemon, topic)["depth"] == 0, "topic is empty", SETTLE_SECONDS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, ParamSpec
 
-from kit.daemons import Daemon
+from kit.daemons import Instance
 
 FASTEST = 5_000_000  # messages per second, more than any daemon takes
 
@@ -41,11 +41,11 @@ class Measurement:
         return seconds / self.messages * 1_000_000 if self.messages else None
 
 
-Procedure = Callable[[Daemon, BenchmarkLoad], Measurement]
+Procedure = Callable[[Instance, BenchmarkLoad], Measurement]
 P = ParamSpec("P")
 
 
-def procedure(function: Callable[Concatenate[Daemon, BenchmarkLoad, P], Measurement]) -> Callable[P, Procedure]:
+def procedure(function: Callable[Concatenate[Instance, BenchmarkLoad, P], Measurement]) -> Callable[P, Procedure]:
     """Returns a function that takes the other parameters and gives a procedure."""
 
     def bind(*args: P.args, **kwargs: P.kwargs) -> Procedure:

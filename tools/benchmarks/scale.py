@@ -15,18 +15,18 @@ from benchmarks.lanes import cpu_seconds, cpu_share
 from benchmarks.programs import ON_CHANNEL, generate_all, holding
 from benchmarks.queues import CHANNEL, TOPIC
 from benchmarks.row import MEGABYTES, MICROSECONDS, PERCENT, BenchmarkLoad, BenchmarkRow, Measurement, write_topics
-from kit.daemons import Daemon
+from kit.daemons import Instance
 from kit.observers import resident_bytes
 
 REST_SECONDS = 0.5
 FIGURES = {"cost": MICROSECONDS, "rest": PERCENT, "memory": MEGABYTES}
 
-Work = Callable[[Daemon, int, int], tuple[int, float]]
-Present = Callable[[Daemon, int], contextlib.AbstractContextManager[None]]
+Work = Callable[[Instance, int, int], tuple[int, float]]
+Present = Callable[[Instance, int], contextlib.AbstractContextManager[None]]
 
 
 @contextlib.contextmanager
-def alone(daemon: Daemon, count: int) -> Iterator[None]:
+def alone(daemon: Instance, count: int) -> Iterator[None]:
     queues.create_channel(daemon)
     yield
 
@@ -52,7 +52,7 @@ class Dimension:
             """Returns room for everything in memory, and no more than that: nsqd makes its queues at full size."""
             return 2 * messages(load) // len(topics) + (count if len(topics) == 1 else 100)
 
-        def measure(daemon: Daemon, load: BenchmarkLoad) -> Measurement:
+        def measure(daemon: Instance, load: BenchmarkLoad) -> Measurement:
             with self.present(daemon, count):
                 rest = min(cpu_share(daemon, REST_SECONDS) for _ in range(2))
                 memory = resident_bytes(daemon)
@@ -81,25 +81,25 @@ def numbered(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name}{number}" for number in range(count)]
 
 
-def to_topics(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
+def to_topics(daemon: Instance, count: int, messages: int) -> tuple[int, float]:
     loaded = generate_all(daemon, messages, "-publishers=1", "-window=100", f"-topics={count}")
     queues.wait_for_topic(daemon, numbered(TOPIC, count)[-1])
     return loaded.published, cpu_seconds(daemon) - loaded.before
 
 
-def to_channels(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
+def to_channels(daemon: Instance, count: int, messages: int) -> tuple[int, float]:
     loaded = generate_all(daemon, messages // count, "-publishers=1", "-batch=20")
     queues.wait_for_topic(daemon)
     return loaded.published * count, cpu_seconds(daemon) - loaded.before
 
 
-def through(daemon: Daemon, count: int, messages: int) -> tuple[int, float]:
+def through(daemon: Instance, count: int, messages: int) -> tuple[int, float]:
     loaded = generate_all(daemon, messages, ON_CHANNEL, "-publishers=1", "-batch=20", "-consumers=1")
     return loaded.consumed, loaded.after - loaded.before
 
 
 @contextlib.contextmanager
-def with_connections(daemon: Daemon, count: int) -> Iterator[None]:
+def with_connections(daemon: Instance, count: int) -> Iterator[None]:
     """Connects consumers of another topic, which nothing is published to."""
     with holding(daemon, "-topic=idle", ON_CHANNEL, f"-consumers={count}", "-rdy=1"):
         yield

@@ -23,8 +23,8 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from documents.marks import DOCS
-from kit.daemons import Daemon, is_readable, own_command
-from kit.nsq_client import Client
+from kit.daemons import Instance, is_readable, own_command
+from kit.nsq_client import NSQClient
 from kit.traffic import create, post, publish
 
 SCREENS = DOCS / "screens"
@@ -87,7 +87,7 @@ CONSUMERS = (
 )
 
 
-def work(nodes: list[Daemon], over: threading.Event) -> None:
+def work(nodes: list[Instance], over: threading.Event) -> None:
     """Publishes until it is over."""
     rates = {"orders": 40, "payments": 12, "clicks": 9, "signups": 1}
     while not over.wait(0.1):
@@ -97,8 +97,8 @@ def work(nodes: list[Daemon], over: threading.Event) -> None:
                     publish(node, topic, *(b"%d" % each for each in range(count * (2 - number))))
 
 
-def consume(node: Daemon, consumer: ShownConsumer, over: threading.Event) -> None:
-    with Client(node.tcp_address) as client, contextlib.suppress(OSError):
+def consume(node: Instance, consumer: ShownConsumer, over: threading.Event) -> None:
+    with NSQClient(node.tcp_address) as client, contextlib.suppress(OSError):
         host = f"{consumer.name}.example"
         client.identify(client_id=consumer.name, hostname=host, user_agent="go-nsq/1.1.0", heartbeat_interval=60_000)
         client.subscribe(consumer.topic, consumer.channel, rdy=consumer.rdy)
@@ -115,11 +115,11 @@ def consume(node: Daemon, consumer: ShownConsumer, over: threading.Event) -> Non
 
 
 @contextlib.contextmanager
-def busy_nodes() -> Iterator[list[Daemon]]:
+def busy_nodes() -> Iterator[list[Instance]]:
     over = threading.Event()
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         nodes = [
-            stack.enter_context(Daemon(own_command(), Path(directory) / f"node-{number}", "--mem-queue-size=1000"))
+            stack.enter_context(Instance(own_command(), Path(directory) / f"node-{number}", "--mem-queue-size=1000"))
             for number in range(2)
         ]
         for node in nodes:
@@ -139,7 +139,7 @@ def busy_nodes() -> Iterator[list[Daemon]]:
                 thread.join()
 
 
-def shown(picture: TerminalPicture, nodes: list[Daemon]) -> str:
+def shown(picture: TerminalPicture, nodes: list[Instance]) -> str:
     """Returns the last screen of the terminal, with its codes for colours."""
     addresses = ["--nsqd-http-address={}:{}".format(*node.http_address) for node in nodes]
     command = [sys.executable, "-P", "-m", "nsqadmin_cli", *picture.command.split(), *addresses]

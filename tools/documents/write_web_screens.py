@@ -10,7 +10,7 @@ from typing import NamedTuple
 from playwright.sync_api import Browser, sync_playwright
 
 from documents.write_screens import SCREENS
-from kit.daemons import Daemon, eventually, own_command
+from kit.daemons import Instance, eventually, own_command
 
 PAGE = "http://127.0.0.1:4171"
 FLAGS = ("--dev", "--demo", "--data-path=", "--tcp-address=127.0.0.1:4150", "--http-address=127.0.0.1:4151")
@@ -33,7 +33,7 @@ PICTURES = {
 }
 
 
-def taken(browser: Browser, nsqd: Daemon) -> dict[str, bytes]:
+def taken(browser: Browser, nsqd: Instance) -> dict[str, bytes]:
     def orders() -> int:
         topics = {row["topic_name"]: row for row in nsqd.stats()["topics"]}
         return int(topics["demo.orders"]["message_count"])
@@ -54,7 +54,7 @@ def pictures() -> dict[Path, bytes]:
     path = shutil.which("chromium") or shutil.which("google-chrome")
     with (
         tempfile.TemporaryDirectory() as directory,
-        Daemon(own_command(), Path(directory), *FLAGS) as nsqd,
+        Instance(own_command(), Path(directory), *FLAGS) as nsqd,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

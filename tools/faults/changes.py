@@ -13,8 +13,8 @@ from typing import Any
 
 from faults.clients import TOPIC, FaultedChannel, FaultLedger
 from faults.ledger import SETTLED
-from kit.daemons import Daemon
-from kit.nsq_client import Message
+from kit.daemons import Instance
+from kit.nsq_client import ReceivedMessage
 from kit.traffic import post
 
 FOREVER = 1 << 62  # ns
@@ -51,7 +51,7 @@ class RewoundChannel(FaultedChannel):
         self.since: int | None = None  # where the other channel begins; None if a kill may empty it
         self.created = False  # it has to be there
 
-    def receive(self, number: int, message: Message) -> bool:
+    def receive(self, number: int, message: ReceivedMessage) -> bool:
         self.published[number] = message.timestamp
         self.delivered[number] = time.time()
         finished = self.finished_at[number]
@@ -62,7 +62,7 @@ class RewoundChannel(FaultedChannel):
             self.unsure.discard(number)
         return super().receive(number, message)
 
-    def change(self, ledger: FaultLedger, daemon: Daemon, chance: random.Random) -> None:
+    def change(self, ledger: FaultLedger, daemon: Instance, chance: random.Random) -> None:
         while True:
             time.sleep(chance.uniform(0.01, 0.3))
             if recent := list(ledger.recent):
@@ -71,7 +71,7 @@ class RewoundChannel(FaultedChannel):
                 act = chance.choice((self._create, self._rewind, partial(self._rewind, until=until)))
                 act(daemon, since)
 
-    def _rewind(self, daemon: Daemon, since: int, until: int = FOREVER) -> None:
+    def _rewind(self, daemon: Instance, since: int, until: int = FOREVER) -> None:
         rewind = Rewind(since, until)
         self.rewinds.append(rewind)
         end = f"&until={moment(until)}" if until < FOREVER else ""
@@ -82,7 +82,7 @@ class RewoundChannel(FaultedChannel):
         finally:
             rewind.ended = time.time()
 
-    def _create(self, daemon: Daemon, since: int) -> None:
+    def _create(self, daemon: Instance, since: int) -> None:
         if daemon.channel_stats(TOPIC, "past"):
             self.since, self.created = None, False
             post(daemon, f"/channel/delete?{PAST}")
@@ -91,7 +91,7 @@ class RewoundChannel(FaultedChannel):
         self.created = True
         self.counts["channels created in the past"] += 1
 
-    def check(self, daemon: Daemon) -> None:
+    def check(self, daemon: Instance) -> None:
         """Expects in the other channel all that was published since, so a rewind brings nothing, and nothing older."""
         if self.since is None:
             return
@@ -129,14 +129,14 @@ class RuledChannel(FaultedChannel):
         self.cancelled: dict[int, bool] = {}  # True if that was answered
         self.rules = [NO_RULES]  # the last answered, and later requests
 
-    def receive(self, number: int, message: Message) -> bool:
+    def receive(self, number: int, message: ReceivedMessage) -> bool:
         super().receive(number, message)
         if self.cancelled.get(number):
             self.again[number] += 1
             return True  # if it is not in flight any more, the daemon refuses its FIN
         return False
 
-    def change(self, ledger: FaultLedger, daemon: Daemon, chance: random.Random) -> None:
+    def change(self, ledger: FaultLedger, daemon: Instance, chance: random.Random) -> None:
         while True:
             time.sleep(chance.uniform(0.0, 0.05))
             if chance.random() < 0.2:
@@ -146,7 +146,7 @@ class RuledChannel(FaultedChannel):
                 message = chance.choice(deferred)
                 self._cancel(daemon, message["id"], ledger.number(message["body"].encode()))
 
-    def _cancel(self, daemon: Daemon, id: str, number: int) -> None:
+    def _cancel(self, daemon: Instance, id: str, number: int) -> None:
         if self.cancelled.setdefault(number, False):  # it was, and is listed
             self.again[number] += 1
         status, _, answer = daemon.http("POST", f"/channel/deferred/cancel?{RULED}&id={id}")
@@ -157,26 +157,26 @@ class RuledChannel(FaultedChannel):
         else:  # it is due by now
             del self.cancelled[number]
 
-    def _set_rules(self, daemon: Daemon, rules: tuple[int, bool]) -> None:
+    def _set_rules(self, daemon: Instance, rules: tuple[int, bool]) -> None:
         self.rules.append(rules)
         post(daemon, f"/channel/rules?{RULED}&rate={rules[0]}&ordered={str(rules[1]).lower()}")
         self.rules = [rules]
 
-    def check(self, daemon: Daemon) -> None:
+    def check(self, daemon: Instance) -> None:
         answer = ask(daemon, f"/channel/rules?{RULED}")
         found = answer["rate"], answer["ordered"]
         if found not in self.rules:
             self.wrong.append(f"rules are {found} instead of {self.rules}")
         self.rules = [found]
 
-    def end(self, daemon: Daemon) -> None:
+    def end(self, daemon: Instance) -> None:
         self._set_rules(daemon, NO_RULES)
 
     def lost(self, acknowledged: Iterable[int]) -> set[int]:
         return super().lost(acknowledged) - self.cancelled.keys()
 
 
-def ask(daemon: Daemon, target: str) -> dict[str, Any]:
+def ask(daemon: Instance, target: str) -> dict[str, Any]:
     status, _, answer = daemon.http("GET", target)
     assert status == 200, (target, status, answer)
     found: dict[str, Any] = json.loads(answer)

@@ -12,8 +12,8 @@ from http.client import HTTPException
 from typing import ClassVar
 
 from faults.ledger import Ledger, Receipts
-from kit.daemons import DEADLINE, Daemon
-from kit.nsq_client import ERROR, MESSAGE, Client, Message, mpub_body, parse_message
+from kit.daemons import DEADLINE, Instance
+from kit.nsq_client import ERROR, MESSAGE, NSQClient, ReceivedMessage, mpub_body, parse_message
 
 TOPIC = "t"
 CHANNELS = ("one", "two")
@@ -34,18 +34,18 @@ class FaultedChannel(Receipts):
         self.counts: Counter[str] = Counter()  # what else was done to it
         self.wrong: list[str] = []  # what was found after a fault
 
-    def receive(self, number: int, message: Message) -> bool:
+    def receive(self, number: int, message: ReceivedMessage) -> bool:
         """Notes a delivery; returns True if it has to be finished at once."""
         self.deliver(number)
         return False
 
-    def change(self, ledger: "FaultLedger", daemon: Daemon, chance: random.Random) -> None:
+    def change(self, ledger: "FaultLedger", daemon: Instance, chance: random.Random) -> None:
         """Changes the channel all the time until the daemon is gone."""
 
-    def check(self, daemon: Daemon) -> None:
+    def check(self, daemon: Instance) -> None:
         """Looks at the channel after a start."""
 
-    def end(self, daemon: Daemon) -> None:
+    def end(self, daemon: Instance) -> None:
         """Ends the changes before all has to come."""
 
 
@@ -72,7 +72,7 @@ class FaultLedger(Ledger):
 class FaultClients:
     """Clients of one process of the daemon; they end when it does, or, with `finish_all`, when all has come."""
 
-    def __init__(self, ledger: FaultLedger, daemon: Daemon, seed: str, finish_all: bool = False) -> None:
+    def __init__(self, ledger: FaultLedger, daemon: Instance, seed: str, finish_all: bool = False) -> None:
         self._ledger = ledger
         self._daemon = daemon
         self._seed = seed
@@ -107,7 +107,7 @@ class FaultClients:
         chance = random.Random(f"{self._seed} {number}")
         ledger = self._ledger
         count = 0
-        with Client(self._daemon.tcp_address) as client:
+        with NSQClient(self._daemon.tcp_address) as client:
             while count < self._limit:
                 size = chance.choice((1, 1, 5, 40))
                 bodies = ledger.new_bodies([chance.choice((20, 200)) for _ in range(size)])
@@ -129,7 +129,7 @@ class FaultClients:
         chance = random.Random(f"{self._seed} {name}")
         receipts = self._ledger.channels[name]
         finishing: dict[bytes, list[int]] = {}  # numbers by ID, once for each FIN
-        with Client(self._daemon.tcp_address) as client:
+        with NSQClient(self._daemon.tcp_address) as client:
             client.subscribe(TOPIC, name, 100)
             while True:
                 try:
@@ -170,7 +170,7 @@ def come_too_late(receipts: Receipts, error: bytes, finishing: dict[bytes, list[
             receipts.unfinish(number)
 
 
-def messages_left(daemon: Daemon) -> int:
+def messages_left(daemon: Instance) -> int:
     return sum(
         topic["depth"] + channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
         for topic in daemon.stats()["topics"]

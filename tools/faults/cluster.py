@@ -32,7 +32,7 @@ from faults.namespaces import Host, NameServer, enter, prepare
 from faults.watching import Growth, Sample, conclude, parse, report, sample, settle, watch
 from kit.daemons import DEADLINE, Address, eventually, exit_on_signals, own_command
 from kit.lookupds import own_lookupd_command
-from kit.nsq_client import HEARTBEAT, Client, mpub_body
+from kit.nsq_client import HEARTBEAT, NSQClient, mpub_body
 
 TOPICS = ("orders.new", "orders.paid")
 WORK, FORGOTTEN = "work", "forgotten"
@@ -198,13 +198,13 @@ class ClusterClients(Clients):
     def _publish(self, chance: random.Random) -> None:
         while not self._stopping.is_set():
             node = chance.choice(self._nodes)
-            with Client(node.address) as client:
+            with NSQClient(node.address) as client:
                 for _ in range(chance.randrange(20, 200)):
                     if self._stopping.wait(self._interval):
                         break
                     self._publish_once(node, client, chance)
 
-    def _publish_once(self, node: ClusterNode, client: Client, chance: random.Random) -> None:
+    def _publish_once(self, node: ClusterNode, client: NSQClient, chance: random.Random) -> None:
         ledger = chance.choice(self.ledgers)
         bodies = ledger.new_bodies([chance.choice((30, 200, 2000)) for _ in range(chance.randrange(1, 20))])
         if chance.random() < 0.5:
@@ -235,7 +235,7 @@ class ClusterClients(Clients):
 
     def _consume(self, ledger: Ledger, address: Address, chance: random.Random) -> None:
         while not self._stopped.is_set():
-            with Client(address) as client:
+            with NSQClient(address) as client:
                 client.subscribe(ledger.topic, WORK, rdy=100)
                 consumer = FencedConsumer(client, ledger, WORK, chance, finish_all=self._stopping.is_set)
                 consumer.serve(chance.uniform(2, 0.5 * IDLE), self._stopped)
@@ -250,7 +250,7 @@ class ClusterClients(Clients):
             channels = node.channels(topic)
             assert not channels.get(WORK, {}).get("paused"), f"{topic}:{WORK} is paused"
             if WORK in channels and FORGOTTEN not in channels:
-                with Client(node.address) as client:
+                with NSQClient(node.address) as client:
                     client.subscribe(topic, FORGOTTEN)
                 self._count("channels forgotten")
             elif FORGOTTEN in channels:

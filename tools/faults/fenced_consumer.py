@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from faults.ledger import Ledger
-from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, Client, Message, parse_message
+from kit.nsq_client import ERROR, HEARTBEAT, MESSAGE, NSQClient, ReceivedMessage, parse_message
 
 FENCE = b"no-message's-id."  # as long as one
 FENCED = 50  # FINs between two fences
@@ -23,7 +23,7 @@ class FencedConsumer:
     few; if `finish_all()`, it finishes all."""
 
     def __init__(
-        self, client: Client, ledger: Ledger, channel: str, chance: random.Random, finish_all: Callable[[], bool]
+        self, client: NSQClient, ledger: Ledger, channel: str, chance: random.Random, finish_all: Callable[[], bool]
     ) -> None:
         self._client = client
         self._ledger = ledger
@@ -89,7 +89,7 @@ class FencedConsumer:
             self._is_closing = True
         return True
 
-    def _receive(self, message: Message) -> None:
+    def _receive(self, message: ReceivedMessage) -> None:
         number = self._ledger.number(message.body)
         self._receipts.deliver(number, message.attempts)
         if self._ignoring or any(message.id in held for held in (self._asked, self._fenced, self._late)):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from faults.clients import CHANNELS, TOPIC, FaultClients, FaultedChannel, FaultLedger
 from faults.power_loss import Machine
 from kit.account import Account, drain
-from kit.daemons import Daemon, eventually, interpreter
+from kit.daemons import Instance, eventually, interpreter
 from kit.jumping_clock import WallClock
 from kit.small_disk import BALLAST, PAGE, SmallDisk
 from kit.traffic import create
@@ -41,7 +41,7 @@ class FaultOutcome(NamedTuple):
     wrong: tuple[str, ...] = ()  # what these were after a fault
 
 
-def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Inject]]) -> Callable[..., FaultOutcome]:
+def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Instance, Inject]]) -> Callable[..., FaultOutcome]:
     """Returns the function of a row: `prepare` makes a daemon from command, directory and flags, and a function that
     injects the fault."""
 
@@ -90,9 +90,9 @@ def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Daemon, Inj
     return run
 
 
-def kill(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Daemon, Inject]:
+def kill(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Instance, Inject]:
     """Kills the daemon, also while it starts."""
-    daemon = Daemon(command, directory / "data", *flags)
+    daemon = Instance(command, directory / "data", *flags)
 
     def inject(chance: random.Random) -> None:
         daemon.kill()
@@ -108,11 +108,11 @@ def kill(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Dae
     return daemon, inject
 
 
-def lose_power(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Daemon, Inject]:
+def lose_power(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Instance, Inject]:
     """Kills the daemon; the files then hold what was synced and no more."""
     machine = Machine(directory / "synced", interpreter(command))
     # Small files, because each is copied at each sync.
-    daemon = Daemon(machine.command, directory / "data", "--max-bytes-per-file=100000", *flags)
+    daemon = Instance(machine.command, directory / "data", "--max-bytes-per-file=100000", *flags)
 
     def inject(_: random.Random) -> None:
         daemon.kill()
@@ -121,9 +121,9 @@ def lose_power(command: list[str], directory: Path, flags: Sequence[str]) -> tup
     return daemon, inject
 
 
-def stand_still(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Daemon, Inject]:
+def stand_still(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Instance, Inject]:
     """Stops the daemon by SIGSTOP for up to 1.5 s."""
-    daemon = Daemon(command, directory / "data", *flags, "--msg-timeout=5s")
+    daemon = Instance(command, directory / "data", *flags, "--msg-timeout=5s")
 
     def inject(chance: random.Random) -> None:
         daemon.send_signal(signal.SIGSTOP)
@@ -133,11 +133,11 @@ def stand_still(command: list[str], directory: Path, flags: Sequence[str]) -> tu
     return daemon, inject
 
 
-def set_clock(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Daemon, Inject]:
+def set_clock(command: list[str], directory: Path, flags: Sequence[str]) -> tuple[Instance, Inject]:
     """Sets the clock by up to an hour, forward or back."""
     clock = WallClock(directory / "clock", interpreter(command))
     # A delay that the clock makes longer ends with --max-req-timeout at the latest.
-    daemon = Daemon(clock.command, directory / "data", "--max-req-timeout=2s", *flags)
+    daemon = Instance(clock.command, directory / "data", "--max-req-timeout=2s", *flags)
     return daemon, lambda chance: clock.set(chance.uniform(-HOUR, HOUR))
 
 
@@ -147,7 +147,7 @@ def fill_disk(command: list[str], times: int, *flags: str, seed: int) -> FaultOu
     with tempfile.TemporaryDirectory(prefix="gnsqd-faults-") as directory:
         disk = SmallDisk(Path(directory) / "disk", DISK * times, 10_000)
         try:
-            daemon = Daemon(disk.inside(command), disk.path, "--mem-queue-size=10", *flags)
+            daemon = Instance(disk.inside(command), disk.path, "--mem-queue-size=10", *flags)
             accounts = [Account(daemon, f"t{number}") for number in range(times)]
             recoveries = [_fill(daemon, disk, account) for account in accounts]
             with daemon.start():
@@ -162,7 +162,7 @@ def fill_disk(command: list[str], times: int, *flags: str, seed: int) -> FaultOu
     )
 
 
-def _fill(daemon: Daemon, disk: SmallDisk, account: Account) -> float:
+def _fill(daemon: Instance, disk: SmallDisk, account: Account) -> float:
     """Returns the seconds from the end of the shortage until a message is taken again."""
     daemon.start()
     create(daemon, account.topic, "c")

@@ -18,8 +18,8 @@ from functools import partial
 from faults.fenced_consumer import FencedConsumer
 from faults.ledger import Ledger
 from kit.account import next_body
-from kit.daemons import DEADLINE, Daemon, open_socket
-from kit.nsq_client import HEARTBEAT, Client, mpub_body
+from kit.daemons import DEADLINE, Instance, open_socket
+from kit.nsq_client import HEARTBEAT, NSQClient, mpub_body
 from kit.traffic import create, post
 from kit.upgraded_client import UpgradedClient, tls_client_context
 
@@ -68,7 +68,7 @@ class Clients:
 class MixedLoad(Clients):
     """Clients of `daemon`. `interval` is the time in seconds between two publishes of a publisher."""
 
-    def __init__(self, daemon: Daemon, ledgers: Sequence[Ledger], seed: int, interval: float) -> None:
+    def __init__(self, daemon: Instance, ledgers: Sequence[Ledger], seed: int, interval: float) -> None:
         super().__init__(seed)
         self._interval = interval
         self._daemon = daemon
@@ -116,7 +116,7 @@ class MixedLoad(Clients):
                     client.reset()
             self._count("reconnects")
 
-    def _publish_once(self, client: Client, chance: random.Random) -> None:
+    def _publish_once(self, client: NSQClient, chance: random.Random) -> None:
         ledger = chance.choice(self._ledgers)
         (verb,) = chance.choices(list(VERBS), list(VERBS.values()))
         count = 1

@@ -20,7 +20,7 @@ from faults.ledger import Ledger, Receipts
 from faults.mixed_load import MixedLoad
 from faults.watching import Growth, Sample, conclude, parse, report, sample, settle, watch
 from kit.certificates import issue
-from kit.daemons import DEADLINE, Daemon, eventually, exit_on_signals, own_command
+from kit.daemons import DEADLINE, Instance, eventually, exit_on_signals, own_command
 from kit.traffic import create, post
 
 TOPICS = ("t", "u")
@@ -33,7 +33,7 @@ QUEUES = len(TOPICS) * (1 + len(CHANNELS))
 class Soak:
     """One daemon and its clients. `complaints` is empty if all is well."""
 
-    def __init__(self, daemon: Daemon, seed: int) -> None:
+    def __init__(self, daemon: Instance, seed: int) -> None:
         self.ledgers = [Ledger(topic, {name: Receipts() for name in CHANNELS}) for topic in TOPICS]
         self.counts: Counter[str] = Counter()
         self.growths: list[Growth] = []
@@ -175,7 +175,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gnsqd-soak-") as directory:
         cert, key = issue("server").write(Path(directory) / "server")
         flags += [f"--tls-cert={cert}", f"--tls-key={key}"]
-        with Daemon(own_command(), Path(directory) / "data", *flags) as daemon:
+        with Instance(own_command(), Path(directory) / "data", *flags) as daemon:
             soak = Soak(daemon, asked.seed)
             soak.run(asked.minutes * 60, asked.interval)
             if daemon.running:

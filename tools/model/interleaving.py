@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from kit.daemons import Daemon, eventually, own_command
+from kit.daemons import Instance, eventually, own_command
 from kit.nsq_client import ERROR, MESSAGE, mpub_body, parse_message, sized
 from model.player import FENCE, FENCE_ID
 from model.reference import Broken, Came, Promise, PromisedTopic
@@ -29,7 +29,7 @@ DELAYS = (0, 0, 0, 20, 150, 2000)  # ms
 
 
 class ModelPublisher:
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Instance) -> None:
         self._link = Link(daemon.tcp_address)
         self._waiting: deque[tuple[PromisedTopic, list[bytes]]] = deque()
 
@@ -60,7 +60,7 @@ class ModelPublisher:
 class Subscriber:
     """One consumer; see `reference.Consumer`."""
 
-    def __init__(self, daemon: Daemon, name: str, topic: PromisedTopic, channel_name: str) -> None:
+    def __init__(self, daemon: Instance, name: str, topic: PromisedTopic, channel_name: str) -> None:
         self.topic, self.channel_name = topic, channel_name
         self.channel = topic.channels[channel_name]
         self.fences = 0
@@ -157,7 +157,7 @@ class Run:
         self._durable = durability != "none"
         flags = [f"--msg-timeout={TIMEOUT}s", f"--mem-queue-size={self._chance.choice((0, 5, 100, 10_000))}"]
         flags += [f"--max-bytes-per-file={self._chance.choice((2_000, 100_000_000))}"]
-        self._daemon = Daemon(own_command(), directory / "data", f"--durability={durability}", *flags)
+        self._daemon = Instance(own_command(), directory / "data", f"--durability={durability}", *flags)
         self._topics = {name: PromisedTopic(TIMEOUT) for name in TOPICS}
         self._publishers: list[ModelPublisher] = []
         self._subscribers: list[Subscriber] = []

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from kit.nsq_client import ERROR, MESSAGE, Frame, Message, parse_message
+from kit.nsq_client import ERROR, MESSAGE, Frame, ReceivedMessage, parse_message
 from model import explained
 from model.queues import ConsumerWindow, Queues
 from model.sides import PATIENCE, DaemonSide, HTTPAnswer, Link, counts
@@ -57,7 +57,7 @@ class ConnectionPair:
         self.window = ConsumerWindow()
         self.held: list[Held] = []
         self.dropped: list[Held] = []  # no longer in flight
-        self.arrived: list[list[Message]] = [[], []]
+        self.arrived: list[list[ReceivedMessage]] = [[], []]
 
     def __str__(self) -> str:
         return f"connection {self.number}"

@@ -12,8 +12,8 @@ from http.client import HTTPConnection
 from operator import itemgetter
 from typing import NamedTuple
 
-from kit.daemons import Address, Daemon, is_readable
-from kit.nsq_client import HEARTBEAT, RESPONSE, Client, Frame
+from kit.daemons import Address, Instance, is_readable
+from kit.nsq_client import HEARTBEAT, RESPONSE, Frame, NSQClient
 
 PATIENCE = 10.0  # seconds
 
@@ -23,7 +23,7 @@ NAMELESS = re.compile(
 )
 
 
-class Link(Client):
+class Link(NSQClient):
     """One connection of the protocol. Heartbeats are answered and not shown."""
 
     def __init__(self, address: Address, patience: float = PATIENCE) -> None:
@@ -95,7 +95,7 @@ class Web:
 class DaemonSide:
     """A daemon and the connection for HTTP that all sessions share."""
 
-    def __init__(self, name: str, daemon: Daemon) -> None:
+    def __init__(self, name: str, daemon: Instance) -> None:
         self.name = name
         self.daemon = daemon
         self.web = Web(daemon.http_address)

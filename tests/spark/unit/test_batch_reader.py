@@ -13,8 +13,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceRe
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kit.daemons import Daemon, free_port
-from kit.nsq_client import Client as Consumer
+from kit.daemons import Instance, free_port
+from kit.nsq_client import NSQClient as Consumer
 from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import DaemonFactory, create, publish, wait_for
 from pyspark_nsq.catalog_table import schema_of
@@ -29,7 +29,7 @@ from pyspark_nsq.stream_reader import NsqStreamReader
 Row = dict[str, Any]
 
 
-def options(*nsqds: Daemon, **more: str) -> dict[str, str]:
+def options(*nsqds: Instance, **more: str) -> dict[str, str]:
     return daemon_options(*nsqds) | {"subscribe": "t", "channel": "c", "nsq.http.timeout": "30s"} | more
 
 
@@ -52,7 +52,7 @@ def rows(reader: DataSourceReader) -> list[Row]:
     return found
 
 
-def peek(*nsqds: Daemon, **more: str) -> list[Row]:
+def peek(*nsqds: Instance, **more: str) -> list[Row]:
     given = {key: value for key, value in options(*nsqds, peek="true", **more).items() if value}
     return rows(load(given)())
 
@@ -76,7 +76,7 @@ def test_all_scans_of_a_frame_have_the_rows_that_were_there_at_load(gnsqd_factor
     assert nsqd.stats("t")["topics"][0]["channels"] == []
 
 
-def test_an_nsqd_without_ranges_is_reported_with_what_reads_it(nsqd: Daemon) -> None:
+def test_an_nsqd_without_ranges_is_reported_with_what_reads_it(nsqd: Instance) -> None:
     create(nsqd, "t")
     expected = "; 'peek' = 'true' looks at queued messages, and format\\('nsq_diskqueue'\\) reads data directories$"
     frame = load(options(nsqd))  # which may be of a stream
@@ -87,7 +87,7 @@ def test_an_nsqd_without_ranges_is_reported_with_what_reads_it(nsqd: Daemon) -> 
 # Looks at queued messages
 
 
-def test_peek_leaves_everything_where_it_is(nsqd: Daemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_peek_leaves_everything_where_it_is(nsqd: Instance, caplog: pytest.LogCaptureFixture) -> None:
     publish(nsqd, "t", *bodies(5000))  # more than fit into the window of a connection
     for attempts in (1, 2):
         found = peek(nsqd, minPartitions="4")
@@ -101,7 +101,7 @@ def test_peek_leaves_everything_where_it_is(nsqd: Daemon, caplog: pytest.LogCapt
 
 
 def test_a_look_that_does_not_see_everything_warns(
-    nsqd: Daemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    nsqd: Instance, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(nsqd, "t", *bodies(50))
     assert len(peek(nsqd, maxInFlight="7")) == 7
@@ -113,7 +113,7 @@ def test_a_look_that_does_not_see_everything_warns(
     wait_for(nsqd, "t", "c", depth=50, in_flight_count=0)
 
 
-def test_a_look_leaves_to_others_what_they_have_in_flight(nsqd: Daemon) -> None:
+def test_a_look_leaves_to_others_what_they_have_in_flight(nsqd: Instance) -> None:
     publish(nsqd, "t", *bodies(10))
     with Consumer(nsqd.tcp_address) as other:
         other.subscribe("t", "c", rdy=4)
@@ -122,7 +122,7 @@ def test_a_look_leaves_to_others_what_they_have_in_flight(nsqd: Daemon) -> None:
         wait_for(nsqd, "t", "c", depth=6, in_flight_count=4)
 
 
-def test_a_look_makes_the_channel_for_the_next_one(nsqd: Daemon) -> None:
+def test_a_look_makes_the_channel_for_the_next_one(nsqd: Instance) -> None:
     create(nsqd, "t", "another")
     publish(nsqd, "t", b"before")
     wait_for(nsqd, "t", "another", depth=1)

@@ -14,7 +14,7 @@ from gnsqd.shared.client import PushedMessage
 from kit import nsq_client
 from kit.auth_server import EVERYTHING, AuthServer, grant, response
 from kit.certificates import write_identities
-from kit.daemons import DEADLINE, Daemon, free_port
+from kit.daemons import DEADLINE, Instance, free_port
 from kit.traffic import DaemonFactory, wait_for
 from pyspark_nsq.client import SourceClient
 from pyspark_nsq.errors import ConnectionLost, NotAgreed, NsqSourceError, Refused
@@ -25,16 +25,16 @@ PLAIN = Settings()
 Files = dict[str, tuple[str, str]]
 
 
-def address(nsqd: Daemon) -> Address:
+def address(nsqd: Instance) -> Address:
     assert isinstance(nsqd.tcp_address, tuple)
     return nsqd.tcp_address
 
 
-def connect(nsqd: Daemon, settings: Settings = PLAIN) -> SourceClient:
+def connect(nsqd: Instance, settings: Settings = PLAIN) -> SourceClient:
     return SourceClient.connect(address(nsqd), settings)
 
 
-def consumer(nsqd: Daemon, rdy: int = 0, settings: Settings = PLAIN) -> SourceClient:
+def consumer(nsqd: Instance, rdy: int = 0, settings: Settings = PLAIN) -> SourceClient:
     client = connect(nsqd, settings)
     client.subscribe("t", "c")
     if rdy:
@@ -59,7 +59,7 @@ def receive_ids(client: SourceClient, count: int) -> list[bytes]:
     return sorted(ids)
 
 
-def await_counts(nsqd: Daemon, depth: int, in_flight: int) -> None:
+def await_counts(nsqd: Instance, depth: int, in_flight: int) -> None:
     wait_for(nsqd, "t", "c", depth=depth, in_flight_count=in_flight)
 
 
@@ -80,7 +80,7 @@ def test_no_more_are_in_flight_than_requested_and_allowed(nsqd_factory: DaemonFa
         await_counts(nsqd, 5, 5)
 
 
-def test_every_finished_message_is_known_to_the_daemon_when_finish_confirmed_returns(nsqd: Daemon) -> None:
+def test_every_finished_message_is_known_to_the_daemon_when_finish_confirmed_returns(nsqd: Instance) -> None:
     with connect(nsqd) as publisher:
         for _ in range(20):
             publisher.publish("t", [b"x"] * 500)
@@ -121,7 +121,7 @@ def test_finish_confirmed_gives_back_the_rest(tls_factory: DaemonFactory, files:
         await_counts(nsqd, 100, 0)
 
 
-def test_messages_that_timed_out_are_reported_as_unfinished(nsqd: Daemon) -> None:
+def test_messages_that_timed_out_are_reported_as_unfinished(nsqd: Instance) -> None:
     with connect(nsqd) as publisher, consumer(nsqd, 2, Settings(msg_timeout_ms=1000)) as client:
         publisher.publish("t", [b"late", b"late too"])
         late = receive_ids(client, 2)
@@ -170,7 +170,7 @@ BAD_CHANNEL = 'E_BAD_CHANNEL SUB channel name "c:d" is not valid'
         (lambda client: client.publish("t", [bytes(1_000_000)] * 20), "E_BAD_BODY "),  # refused while it is sent
     ],
 )
-def test_what_is_refused_has_the_reason(nsqd: Daemon, call: Callable[[SourceClient], None], error: str) -> None:
+def test_what_is_refused_has_the_reason(nsqd: Instance, call: Callable[[SourceClient], None], error: str) -> None:
     with connect(nsqd) as client, pytest.raises(Refused, match=f"^nsqd 127.0.0.1:{address(nsqd)[1]} refused: {error}"):
         call(client)
 
@@ -211,7 +211,7 @@ def again_and_again(call: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("use", CALLS)
-def test_a_daemon_that_went_away_is_noticed(nsqd: Daemon, use: str) -> None:
+def test_a_daemon_that_went_away_is_noticed(nsqd: Instance, use: str) -> None:
     with consumer(nsqd, 1) as client:
         nsqd.kill()
         with pytest.raises(ConnectionLost, match=f"nsqd 127.0.0.1:{address(nsqd)[1]} "):
@@ -249,7 +249,7 @@ def test_certificates_and_their_files_are_judged(tls_factory: DaemonFactory, fil
             connect(nsqd, settings)
 
 
-def test_tls_that_only_one_side_requires_is_reported(tls_factory: DaemonFactory, nsqd: Daemon, files: Files) -> None:
+def test_tls_that_only_one_side_requires_is_reported(tls_factory: DaemonFactory, nsqd: Instance, files: Files) -> None:
     with pytest.raises(NotAgreed, match="offers no TLS"):
         connect(nsqd, tls(files))
     with connect(tls_factory("--tls-required")) as client, pytest.raises(Refused, match=r"\(TLS required\)"):

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.spark_topics import bodies as numbered
 from kit.traffic import DaemonFactory, create, post, publish, wait_for
 from pyspark_nsq import nodes
@@ -66,7 +66,7 @@ def values(rows: list[dict[str, Any]]) -> list[bytes]:
     return sorted(row["value"] for row in rows)
 
 
-def addressed(settings: Settings, *nsqds: Daemon) -> Settings:
+def addressed(settings: Settings, *nsqds: Instance) -> Settings:
     tcp: Any = tuple(nsqd.tcp_address for nsqd in nsqds)
     http: Any = tuple(nsqd.http_address for nsqd in nsqds)
     return replace(settings, nsqd_tcp_addresses=tcp, nsqd_http_addresses=http)
@@ -275,7 +275,7 @@ def test_messages_are_touched_before_they_time_out(
     assert len(nsqds[0].finished) == 5
 
 
-def test_no_message_times_out_while_its_batch_takes_longer(gnsqd: Daemon, settings: Settings) -> None:
+def test_no_message_times_out_while_its_batch_takes_longer(gnsqd: Instance, settings: Settings) -> None:
     create(gnsqd, "clock", "ticks")
     publish(gnsqd, TOPIC, *numbered(1000))
     reader = NsqStreamReader(replace(addressed(settings, gnsqd), msg_timeout_ms=2000))
@@ -586,7 +586,7 @@ def test_available_now_fails_if_an_nsqd_does_not_answer(settings: Settings, nsqd
     assert sorted(row["value"] for row in batches.sink) == sorted(bodies(nsqds))
 
 
-def test_messages_that_come_in_many_parts_are_one_batch(nsqd: Daemon, settings: Settings) -> None:
+def test_messages_that_come_in_many_parts_are_one_batch(nsqd: Instance, settings: Settings) -> None:
     settings = addressed(settings, nsqd)
     large = [bytes([number]) * 1_000_000 for number in range(3)]
     for body in large:
@@ -598,7 +598,7 @@ def test_messages_that_come_in_many_parts_are_one_batch(nsqd: Daemon, settings: 
     reader.commit(end)
 
 
-def test_a_daemon_is_read_to_the_last_message_wherever_a_driver_dies(nsqd: Daemon, settings: Settings) -> None:
+def test_a_daemon_is_read_to_the_last_message_wherever_a_driver_dies(nsqd: Instance, settings: Settings) -> None:
     settings = replace(addressed(settings, nsqd), max_in_flight=40, msg_timeout_ms=3000, topics=("t",))
     publish(nsqd, "t", *numbered(100))
     query = MicroBatches(settings)

@@ -10,7 +10,7 @@ import pytest
 
 from gnsq_pipeline.running import missing_topics
 from kit.auth_server import AuthServer, response
-from kit.daemons import DEADLINE, Daemon, eventually, free_port
+from kit.daemons import DEADLINE, Instance, eventually, free_port
 from kit.peer_program import start_nsqlookupd
 from kit.traffic import DaemonFactory, create, post, publish
 from pyspark_nsq.client import SourceClient
@@ -25,7 +25,7 @@ def address(text: str) -> Address:
     return host, int(port)
 
 
-def shown(nsqd: Daemon) -> KnownNsqd:
+def shown(nsqd: Instance) -> KnownNsqd:
     tcp, http = nsqd.tcp_address, nsqd.http_address
     assert isinstance(tcp, tuple)
     assert isinstance(http, tuple)
@@ -43,7 +43,7 @@ def settings(**options: str) -> Settings:
 # Which nsqds there are
 
 
-def test_a_topic_is_missing_when_every_nsqd_says_so(nsqd: Daemon) -> None:
+def test_a_topic_is_missing_when_every_nsqd_says_so(nsqd: Instance) -> None:
     create(nsqd, "t")
     here, nowhere = "{}:{}".format(*nsqd.http_address), f"127.0.0.1:{free_port()}"
     names = {"subscribe": "t,tt", "nsq.nsqd.tcp.addresses": "127.0.0.1:1", "nsq.nsqd.http.addresses": here}
@@ -148,11 +148,11 @@ def test_configured_nsqds_have_http_one_above_tcp_unless_given(more: dict[str, s
 # Queued messages
 
 
-def waits(nsqd: Daemon, channel: str = "c") -> Depth:
+def waits(nsqd: Instance, channel: str = "c") -> Depth:
     return depths(Settings(topics=("t",), channel=channel, discovery_timeout=30.0), shown(nsqd))["t"]
 
 
-def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
+def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Instance) -> None:
     assert waits(nsqd) == Depth()
     publish(nsqd, "t", *[b"x"] * 7)
     assert waits(nsqd) == Depth(topic=7, topic_exists=True)
@@ -174,7 +174,7 @@ def test_depth_has_queued_in_flight_and_deferred_messages(nsqd: Daemon) -> None:
         assert depths(replace(source, topic_pattern="[u-z]"), shown(nsqd)) == {"u": u}
 
 
-def test_a_pause_of_topic_or_channel_is_seen(nsqd: Daemon) -> None:
+def test_a_pause_of_topic_or_channel_is_seen(nsqd: Instance) -> None:
     create(nsqd, "t", "c")
     assert not waits(nsqd).paused
     post(nsqd, "/channel/pause?topic=t&channel=c")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kit.daemons import eventually
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.traffic import DaemonFactory, create, post, publish, take
 from pyspark_nsq.errors import OptionError
 from pyspark_nsq_diskqueue.planning import plan
@@ -27,7 +27,7 @@ def test_journals_are_read_and_damage_is_reported(gnsqd_factory: DaemonFactory) 
         publish(nsqd, "t", body)
     publish(nsqd, "alone", b"x")
     take(nsqd, "t", "c", 2)
-    with Client(nsqd.tcp_address) as client:
+    with NSQClient(nsqd.tcp_address) as client:
         client.subscribe("t", "c")
         client.command(b"RDY 1")
         client.command(b"REQ %b 60000" % client.message().id)

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kit.certificates import write_identities
-from kit.daemons import Daemon, eventually, fixed_ports, free_port
+from kit.daemons import Instance, eventually, fixed_ports, free_port
 from kit.lookupds import own_lookupd_command
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 from kit.peer_program import start_nsqlookupd
 from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
@@ -37,14 +37,14 @@ from pyspark_nsq.ranges.reading import RangePartition
 from pyspark_nsq.stream_reader import NsqStreamReader
 
 Row = dict[str, Any]
-Factory = Callable[..., Daemon]
+Factory = Callable[..., Instance]
 
 
 @pytest.fixture
 def durable(gnsqd_factory: DaemonFactory) -> Factory:
     """Starts a gnsqd with the channel c of the topic t, on ports that it keeps."""
 
-    def start(*flags: str) -> Daemon:
+    def start(*flags: str) -> Instance:
         nsqd = gnsqd_factory("--durability=process", *fixed_ports(), *flags)
         create(nsqd, "t", "c")
         return nsqd
@@ -52,7 +52,7 @@ def durable(gnsqd_factory: DaemonFactory) -> Factory:
     return start
 
 
-def options(*nsqds: Daemon, **more: str) -> dict[str, str]:
+def options(*nsqds: Instance, **more: str) -> dict[str, str]:
     given = daemon_options(*nsqds) | {"channel": "c", "mode": "ranges"} | more
     if "subscribePattern" not in given:
         given.setdefault("subscribe", "t")
@@ -71,7 +71,7 @@ def read(*tasks: RangePartition | InputPartition) -> list[Row]:
     return rows
 
 
-def batch(*nsqds: Daemon, **more: str) -> list[Row]:
+def batch(*nsqds: Instance, **more: str) -> list[Row]:
     return read(*plan_batch(parse(options(*nsqds, **more), "read")))
 
 
@@ -82,12 +82,12 @@ def numbers(rows: list[Row]) -> list[int]:
 class Query:
     """A query, which can be started again from its checkpoint."""
 
-    def __init__(self, *nsqds: Daemon, **more: str) -> None:
+    def __init__(self, *nsqds: Instance, **more: str) -> None:
         self.given = options(*nsqds, **more)
         self.restart()
         self.checkpoint = self.json(self.reader.initialOffset())
 
-    def restart(self, *nsqds: Daemon) -> None:
+    def restart(self, *nsqds: Instance) -> None:
         if nsqds:
             self.given |= options(*nsqds)
         self.reader = NsqStreamReader(parse(self.given, "readStream"))
@@ -309,7 +309,7 @@ def test_available_now_fails_if_a_node_does_not_answer(durable: Factory, caplog:
     here, away = durable(), durable()
     stream = Query(here, away, maxMessagesPerTrigger="2")
 
-    def restart(*nsqds: Daemon) -> None:
+    def restart(*nsqds: Instance) -> None:
         stream.restart(*nsqds)
         stream.reader.prepareForTriggerAvailableNow()
 
@@ -687,7 +687,7 @@ def test_stream_skips_what_others_finish_in_its_channel(durable: Factory, caplog
         """Publishes 100 messages more, and finishes these of them."""
         for _ in range(100):
             post(nsqd, "/pub?topic=t", bytes(1000))
-        with Client(nsqd.tcp_address) as client:
+        with NSQClient(nsqd.tcp_address) as client:
             client.subscribe("t", "c", 100)
             messages = [client.message() for _ in range(100)]
             client.send(b"".join(b"FIN %b\n" % each.id for each in messages[first:last]))
@@ -744,7 +744,7 @@ def test_automatic_stream_reads_ranges_where_all_have_them(durable: Factory, gns
     nsqd, plain = durable(), gnsqd_factory()
     create(plain, "t", "c")
 
-    def reader(*nsqds: Daemon, **more: str) -> NsqStreamReader:
+    def reader(*nsqds: Instance, **more: str) -> NsqStreamReader:
         return NsqStreamReader(parse(options(*nsqds, **more) | {"mode": "auto"}, "readStream"))
 
     ranges = reader(nsqd).initialOffset()

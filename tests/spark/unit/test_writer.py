@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kit.daemons import Daemon
+from kit.daemons import Instance
 from kit.spark_topics import bodies
 from kit.traffic import DaemonFactory, create, take, wait_for
 from pyspark_nsq import publishing
@@ -346,12 +346,12 @@ def test_a_task_without_rows_connects_to_nobody(nodes: FakeNodes) -> None:
 # Daemons
 
 
-def to(*nsqds: Daemon, **changes: Any) -> Settings:
+def to(*nsqds: Instance, **changes: Any) -> Settings:
     addresses = tuple(nsqd.tcp_address for nsqd in nsqds if isinstance(nsqd.tcp_address, tuple))
     return replace(SETTINGS, nsqd_tcp_addresses=addresses, **changes)
 
 
-def test_an_nsqd_gets_every_row_and_holds_back_what_has_a_delay(nsqd: Daemon) -> None:
+def test_an_nsqd_gets_every_row_and_holds_back_what_has_a_delay(nsqd: Instance) -> None:
     """Passes over columns of no use, so that what was read from NSQ can be written as it is."""
     create(nsqd, "a", "check")
     values = bodies(1500)

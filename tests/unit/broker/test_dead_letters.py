@@ -18,7 +18,7 @@ from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, Build, Fakes, disk_queue_of, eventually, replace_writes, settle, take_all
-from unit.queues.journal.test_backend import Daemon
+from unit.queues.journal.test_backend import Journaled
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_what_is_on_its_way_at_the_exit_is_in_its_own_queue_after_it(fakes: Buil
 
 @pytest.mark.usefixtures("stopped")
 def test_kill_before_the_letter_leaves_the_message_in_the_journal(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"max_attempts": 1}, {"t": ["c"]})
+    daemon = Journaled(tmp_path / "a", syncer, {"max_attempts": 1}, {"t": ["c"]})
     daemon.topic.publish([b"x"])
     channel = daemon.topic.get_channel("c")
     (message,) = fail(channel)
@@ -208,7 +208,7 @@ def test_kill_before_the_letter_leaves_the_message_in_the_journal(tmp_path: Path
 
 
 def test_kill_after_the_letter_leaves_it_alone(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"max_attempts": 1}, {"t": ["c"]})
+    daemon = Journaled(tmp_path / "a", syncer, {"max_attempts": 1}, {"t": ["c"]})
     daemon.topic.publish([b"x"])
     channel = daemon.topic.get_channel("c")
     fail(channel)

@@ -14,10 +14,10 @@ from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.files import list_names
 from gnsqd.storage.syncer import Syncer
-from unit.queues.journal.topics import SEGMENT, Topic
+from unit.queues.journal.topics import SEGMENT, JournaledTopic
 
 OpenQueue = Callable[..., DiskQueue]
-OpenTopic = Callable[..., Topic]
+OpenTopic = Callable[..., JournaledTopic]
 
 
 def list_data_files(data_path: Path) -> DataFiles:
@@ -63,15 +63,15 @@ def open_queue(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Itera
 @pytest.fixture
 def open_topic(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[OpenTopic]:
     """`open_topic(durable=True)` on the files of `tmp_path`, or of another directory."""
-    topics: list[Topic] = []
+    topics: list[JournaledTopic] = []
 
     def open(
         channels: int = 1,
         durable: bool = False,
         directory: Path = tmp_path,
         size: int = SEGMENT,
-        kind: type[Topic] = Topic,
-    ) -> Topic:
+        kind: type[JournaledTopic] = JournaledTopic,
+    ) -> JournaledTopic:
         topics.append(kind(directory, syncer, Logger("", Level.DEBUG, log_stream), channels, durable, size))
         return topics[-1]
 

@@ -149,7 +149,7 @@ def test_what_cannot_be_removed_is_one_line_and_hinders_nothing(
 # Free space
 
 
-class Disk:
+class DiskOfSize:
     """What `os.statvfs` says, in blocks of 4096 bytes, and how often it was asked."""
 
     def __init__(self) -> None:
@@ -167,14 +167,14 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    disk = Disk()
+def disk(monkeypatch: pytest.MonkeyPatch) -> DiskOfSize:
+    disk = DiskOfSize()
     monkeypatch.setattr(os, "statvfs", disk.statvfs)
     return disk
 
 
 @pytest.fixture
-def watch(disk: Disk, log: io.StringIO) -> FreeDisk:
+def watch(disk: DiskOfSize, log: io.StringIO) -> FreeDisk:
     return FreeDisk("", MINIMUM, Logger("", Level.INFO, log))
 
 
@@ -183,7 +183,7 @@ def lines(log: io.StringIO) -> list[str]:
 
 
 def test_it_is_low_below_the_minimum_and_says_when_that_begins_and_ends(
-    disk: Disk, watch: FreeDisk, log: io.StringIO
+    disk: DiskOfSize, watch: FreeDisk, log: io.StringIO
 ) -> None:
     for free, low in [(MINIMUM, False), (MINIMUM - 4096, True), (0, True), (0, True), (MINIMUM, False)]:
         disk.free = free
@@ -195,7 +195,7 @@ def test_it_is_low_below_the_minimum_and_says_when_that_begins_and_ends(
     ]
 
 
-def test_it_looks_at_first_and_then_after_every_mebibyte(disk: Disk, watch: FreeDisk) -> None:
+def test_it_looks_at_first_and_then_after_every_mebibyte(disk: DiskOfSize, watch: FreeDisk) -> None:
     disk.free = 0
     assert watch.is_low(1)
     assert disk.looks == 1
@@ -206,7 +206,7 @@ def test_it_looks_at_first_and_then_after_every_mebibyte(disk: Disk, watch: Free
     assert disk.looks == 2
 
 
-def test_disk_that_cannot_be_asked_stays_as_it_was(disk: Disk, watch: FreeDisk, log: io.StringIO) -> None:
+def test_disk_that_cannot_be_asked_stays_as_it_was(disk: DiskOfSize, watch: FreeDisk, log: io.StringIO) -> None:
     disk.free = 0
     watch.check()
     disk.broken = True

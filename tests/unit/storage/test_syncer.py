@@ -13,7 +13,7 @@ from unit.storage.greenlets import eventually
 PATIENCE = 10.0  # seconds
 
 
-class Queue:
+class SyncedQueue:
     """A queue whose sync ends when the test sets the outcome."""
 
     def __init__(self, syncer: Syncer) -> None:
@@ -38,8 +38,8 @@ def syncer() -> Iterator[Syncer]:
 
 def test_a_queue_that_is_closed_while_it_waits_for_others_is_not_synced(syncer: Syncer) -> None:
     """A sync would bring the meta file of a deleted queue back."""
-    busy = [Queue(syncer) for _ in range(THREADS - 1)]
-    closed, last = Queue(syncer), Queue(syncer)
+    busy = [SyncedQueue(syncer) for _ in range(THREADS - 1)]
+    closed, last = SyncedQueue(syncer), SyncedQueue(syncer)
     eventually(lambda: all(queue.syncs for queue in busy))
     gevent.sleep(0)
     assert not closed.syncs

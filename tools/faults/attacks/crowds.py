@@ -9,7 +9,7 @@ from functools import partial
 
 from benchmarks.lanes import cpu_share
 from faults.attacks.figures import Attack, Figure, Setting, attempts, running
-from kit.nsq_client import Client
+from kit.nsq_client import NSQClient
 
 PER_TOPIC = 100  # channels
 INTERVAL = 0.05  # s between the messages of two topics, each of which goes to PER_TOPIC channels
@@ -28,12 +28,12 @@ def time_out(number: int, command: list[str], setting: Setting) -> list[Figure]:
         with running(command, flag, topics=topics, channels=channels) as daemon, ExitStack() as stack:
             consumers = []
             for topic, channel in itertools.product(range(topics), range(channels)):
-                consumers.append(stack.enter_context(Client(daemon.tcp_address)))
+                consumers.append(stack.enter_context(NSQClient(daemon.tcp_address)))
                 consumers[-1].identify(heartbeat_interval=3_600_000, output_buffer_size=-1)
                 consumers[-1].subscribe(f"t{topic}", f"c{channel}", rdy=1)
 
             def publish() -> None:
-                with Client(daemon.tcp_address) as client:
+                with NSQClient(daemon.tcp_address) as client:
                     for number in range(topics):
                         client.publish(f"t{number}", b"x")
                         time.sleep(INTERVAL)
@@ -52,9 +52,9 @@ def time_out(number: int, command: list[str], setting: Setting) -> list[Figure]:
     ]
 
 
-def lateness(consumers: list[Client]) -> float:
+def lateness(consumers: list[NSQClient]) -> float:
     """Returns the most seconds from the time-out of a message that is due until it came again, or PATIENCE."""
-    first: dict[Client, float] = {}
+    first: dict[NSQClient, float] = {}
     latest, last = 0.0, time.monotonic()
     with selectors.DefaultSelector() as selector:
         for consumer in consumers:

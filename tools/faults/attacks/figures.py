@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.row import write_topics
-from kit.daemons import DEADLINE, Daemon, free_port, last_flag
+from kit.daemons import DEADLINE, Instance, free_port, last_flag
 
 ATTEMPTS = 3
 PAGE = "--admin-http-address={}"
@@ -57,12 +57,12 @@ def attempts(measure: Callable[[], float], limit: float) -> list[float]:
 
 
 @contextmanager
-def running(command: list[str], *flags: str, topics: int = 0, channels: int = 1) -> Iterator[Daemon]:
+def running(command: list[str], *flags: str, topics: int = 0, channels: int = 1) -> Iterator[Instance]:
     """Runs a daemon with that many topics, called t0, t1 and so on, each with channels c0, c1 and so on. A `{}` in a
     flag becomes an address."""
     with tempfile.TemporaryDirectory(prefix="gnsqd-attacks-") as directory:
         addressed = [flag.format(f"127.0.0.1:{free_port()}") for flag in flags]
-        daemon = Daemon(command, Path(directory) / "data", "--max-heartbeat-interval=1h", *addressed)
+        daemon = Instance(command, Path(directory) / "data", "--max-heartbeat-interval=1h", *addressed)
         names = [f"t{number}" for number in range(topics)]
         write_topics(daemon.data_path, names, [f"c{number}" for number in range(channels)])
         try:
@@ -71,12 +71,12 @@ def running(command: list[str], *flags: str, topics: int = 0, channels: int = 1)
             daemon.kill()
 
 
-def page_of(daemon: Daemon) -> str:
+def page_of(daemon: Instance) -> str:
     """Returns the address of the page of a daemon with the flag PAGE."""
     return last_flag(daemon.flags, "admin-http-address")
 
 
-def look_at_page(daemon: Daemon, path: str, token: str = "") -> int:
+def look_at_page(daemon: Instance, path: str, token: str = "") -> int:
     """Returns the status of the answer."""
     with closing(HTTPConnection(page_of(daemon), timeout=10 * DEADLINE)) as connection:
         connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})

@@ -16,9 +16,9 @@ from typing import Any
 
 from faults.attacks.figures import PAGE, Attack, Figure, Setting, attempts, look_at_page, running
 from faults.attacks.probes import INTERVAL, batches, pings
-from kit.daemons import DEADLINE, Daemon, eventually
-from kit.lookupds import EMBEDDED, EmbeddedLookupd, Registrant
-from kit.nsq_client import Client, mpub_body, sized
+from kit.daemons import DEADLINE, Instance, eventually
+from kit.lookupds import EMBEDDED, LookupdInside, Registrant
+from kit.nsq_client import NSQClient, mpub_body, sized
 from kit.traffic import create, post
 
 SETTLED = 2.0  # s, in which what an action has set off comes to its end
@@ -28,45 +28,45 @@ BODY = 200_000  # bytes, of a backlog
 WINDOW = 2500  # messages in flight
 PLACE = "topic=t&channel=c"
 
-Prepare = Callable[[Daemon, int], object]
-Action = Callable[[Daemon, Any], object]
+Prepare = Callable[[Instance, int], object]
+Action = Callable[[Instance, Any], object]
 
 
-def with_channel(daemon: Daemon, size: int = 0) -> int:
+def with_channel(daemon: Instance, size: int = 0) -> int:
     create(daemon, "t", "c")
     return size
 
 
-def wait_for_all(daemon: Daemon, figure: str, count: int) -> None:
+def wait_for_all(daemon: Instance, figure: str, count: int) -> None:
     eventually(lambda: daemon.channel_stats("t", "c")[figure] == count, f"{figure} {count}", 10 * DEADLINE)
 
 
-def publish(daemon: Daemon, count: int, body: bytes, batch: int) -> None:
-    with Client(daemon.tcp_address, timeout=10 * DEADLINE) as client:
+def publish(daemon: Instance, count: int, body: bytes, batch: int) -> None:
+    with NSQClient(daemon.tcp_address, timeout=10 * DEADLINE) as client:
         client.identify(heartbeat_interval=-1)
         for first in range(0, count, batch):
             client.command(b"MPUB t", mpub_body(*[body] * min(batch, count - first)))
             assert client.response() == b"OK"
 
 
-def backlog_of_topic(daemon: Daemon, megabytes: int) -> None:
+def backlog_of_topic(daemon: Instance, megabytes: int) -> None:
     create(daemon, "t")
     publish(daemon, megabytes * 1_048_576 // BODY, bytes(BODY), 20)
 
 
-def backlog_of_channel(daemon: Daemon, megabytes: int) -> None:
+def backlog_of_channel(daemon: Instance, megabytes: int) -> None:
     with_channel(daemon)
     backlog_of_topic(daemon, megabytes)
     wait_for_all(daemon, "depth", megabytes * 1_048_576 // BODY)
 
 
-def in_memory(daemon: Daemon, count: int) -> None:
+def in_memory(daemon: Instance, count: int) -> None:
     with_channel(daemon)
     publish(daemon, count, b"x", 100_000)
     wait_for_all(daemon, "depth", count)
 
 
-def deferred_and_dropped(daemon: Daemon, count: int) -> None:
+def deferred_and_dropped(daemon: Instance, count: int) -> None:
     with_channel(daemon)
     for first in range(0, count, 10_000):
         post(daemon, f"/mpub?topic=t&defer={HOUR}", b"x\n" * min(10_000, count - first))
@@ -74,8 +74,8 @@ def deferred_and_dropped(daemon: Daemon, count: int) -> None:
     post(daemon, f"/channel/empty?{PLACE}")
 
 
-def answer_all(daemon: Daemon, count: int, command: bytes) -> None:
-    with Client(daemon.tcp_address, timeout=10 * DEADLINE) as client:
+def answer_all(daemon: Instance, count: int, command: bytes) -> None:
+    with NSQClient(daemon.tcp_address, timeout=10 * DEADLINE) as client:
         client.identify(heartbeat_interval=HOUR)
         client.subscribe("t", "c", WINDOW)
         for first in range(0, count, WINDOW):
@@ -83,18 +83,18 @@ def answer_all(daemon: Daemon, count: int, command: bytes) -> None:
         wait_for_all(daemon, "in_flight_count", 0)
 
 
-def requeued_in_order(daemon: Daemon, count: int) -> None:
+def requeued_in_order(daemon: Instance, count: int) -> None:
     """Requeues all messages for an hour, and then makes the channel ordered."""
     in_memory(daemon, count)
     answer_all(daemon, count, b"REQ %%b %d\n" % HOUR)
     post(daemon, f"/channel/rules?{PLACE}&ordered=true")
 
 
-def scattered(daemon: Daemon, count: int) -> None:
+def scattered(daemon: Instance, count: int) -> None:
     """Finishes every second message, and defers the others."""
     with_channel(daemon)
     pair = b"PUB t\n" + sized(b"x") + b"DPUB t %d\n" % HOUR + sized(b"x")
-    with Client(daemon.tcp_address, timeout=10 * DEADLINE) as client:
+    with NSQClient(daemon.tcp_address, timeout=10 * DEADLINE) as client:
         client.identify(heartbeat_interval=-1)
         for first in range(0, count, 500):
             pairs = min(500, count - first)
@@ -103,9 +103,9 @@ def scattered(daemon: Daemon, count: int) -> None:
     answer_all(daemon, count, b"FIN %b\n")
 
 
-def registrant(daemon: Daemon, topics: int) -> Registrant:
+def registrant(daemon: Instance, topics: int) -> Registrant:
     """Returns a client of nsqlookupd that has registered all these."""
-    nsqd = Registrant(EmbeddedLookupd(daemon))
+    nsqd = Registrant(LookupdInside(daemon))
     for first in range(0, topics, 1000):
         numbers = range(first, min(first + 1000, topics))
         nsqd.sock.sendall(b"".join(b"REGISTER r%d\n" % number for number in numbers))
@@ -117,29 +117,29 @@ def request(path: str) -> Action:
     return lambda daemon, _: post(daemon, path)
 
 
-def cancel(daemon: Daemon, _: object) -> None:
+def cancel(daemon: Instance, _: object) -> None:
     listed = json.loads(daemon.http("GET", f"/channel/deferred?{PLACE}&limit=1")[2])
     post(daemon, f"/channel/deferred/cancel?{PLACE}&id={listed['messages'][0]['id']}")
 
 
-def scrape(daemon: Daemon, _: object) -> None:
+def scrape(daemon: Instance, _: object) -> None:
     assert daemon.http("GET", "/metrics")[0] == 200
 
 
-def view_pages(daemon: Daemon, topics: int) -> None:
+def view_pages(daemon: Instance, topics: int) -> None:
     """Opens 40 views at the same time."""
     with ThreadPoolExecutor(40) as threads:
         assert set(threads.map(lambda _: look_at_page(daemon, "/topics"), range(40))) == {200}
 
 
-def publish_large(daemon: Daemon, clients: int) -> None:
+def publish_large(daemon: Instance, clients: int) -> None:
     """Publishes a body of 20,000 messages by each, all at the same time."""
     body = Random(1).randbytes(5_000_000)
     with ThreadPoolExecutor(clients) as threads:
         list(threads.map(lambda _: post(daemon, "/mpub?topic=t", body), range(clients)))
 
 
-def create_channels(daemon: Daemon, topics: int) -> None:
+def create_channels(daemon: Instance, topics: int) -> None:
     """Creates channels in up to 300 of the topics, eight at a time."""
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: create(daemon, f"t{number}", "c"), range(min(topics, 300))))

@@ -17,7 +17,7 @@ from faults.attacks.figures import PAGE, Attack, Figure, Setting, look_at_page, 
 from faults.attacks.floods import READ, token_flags
 from faults.attacks.probes import Probe, Sampler, resident, watch_memory
 from kit.daemons import free_port
-from kit.lookupds import EMBEDDED, IDENTITY, EmbeddedLookupd, Lookupd, Registrant, own_lookupd_command
+from kit.lookupds import EMBEDDED, IDENTITY, LookupdInside, Registrant, RunningLookupd, own_lookupd_command
 
 START = b'{"version":"1.3.0","health":"OK","start_time":1,"topics":['
 COUNTS = {"depth": 1, "backend_depth": 0, "message_count": 1, "message_bytes": 1, "paused": False, "channels": []}
@@ -50,7 +50,7 @@ def serve(sample: Sampler, ports: list[int]) -> None:
 
 
 @contextmanager
-def registered(lookupd: Lookupd, number: int) -> Iterator[Probe]:
+def registered(lookupd: RunningLookupd, number: int) -> Iterator[Probe]:
     ports = [free_port() for _ in range(number)]
     with Probe(serve, ports) as nodes, ExitStack() as stack:
         for port in ports:
@@ -74,7 +74,7 @@ def look_with_gnsqadmin(number: int, command: list[str], setting: Setting) -> li
     """Asks by nsqlookupd, with a token."""
     *interpreter, program = command
     gnsqadmin = [*interpreter, program.removesuffix("gnsqd") + ("nsqadmin_cli" if interpreter else "gnsqadmin")]
-    with tempfile.TemporaryDirectory() as directory, Lookupd(own_lookupd_command(), Path(directory)) as lookupd:
+    with tempfile.TemporaryDirectory() as directory, RunningLookupd(own_lookupd_command(), Path(directory)) as lookupd:
         token = token_flags(Path(directory))[0].rpartition(":")[2]
         with registered(lookupd, setting.scaled(number)) as nodes:
             flags = ["stats", f"--lookupd-http-address={lookupd.http_address}", f"--token-file={token}"]
@@ -90,7 +90,7 @@ def look_at_the_page(number: int, command: list[str], setting: Setting) -> list[
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         flags = (PAGE, *EMBEDDED, *token_flags(Path(directory)))
         daemon = stack.enter_context(running(command, *flags, topics=1, channels=0))
-        nodes = stack.enter_context(registered(EmbeddedLookupd(daemon), setting.scaled(number)))
+        nodes = stack.enter_context(registered(LookupdInside(daemon), setting.scaled(number)))
         memory = stack.enter_context(Probe(watch_memory, daemon.pid))
         began = time.monotonic()
         for path in ("/topics", "/nodes", "/topics/t0"):

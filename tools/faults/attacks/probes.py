@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from kit.daemons import DEADLINE, Address, Daemon, eventually, open_socket
+from kit.daemons import DEADLINE, Address, Instance, eventually, open_socket
 from kit.nsq_client import sized
 
 INTERVAL = 0.01  # s
@@ -72,12 +72,12 @@ def _run(act: Callable[..., None], sender: Connection, *arguments: Any) -> None:
     act(sample, *arguments)
 
 
-def pings(daemon: Daemon) -> Probe:
+def pings(daemon: Instance) -> Probe:
     """Samples the seconds that a ping takes."""
     return Probe(_ask, daemon.http_address, daemon.pid, b"", b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n", 1, INTERVAL)
 
 
-def batches(daemon: Daemon, rate: int = 0) -> Probe:
+def batches(daemon: Instance, rate: int = 0) -> Probe:
     """Samples PUBs of 200 bytes: `rate` a second, or BATCH whenever the last ones are answered (0)."""
     count = max(int(rate * INTERVAL), 1) if rate else BATCH
     identify = b"  V2IDENTIFY\n" + sized(b'{"heartbeat_interval":-1}')

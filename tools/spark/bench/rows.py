@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.lanes import cpu_seconds
-from kit.daemons import Daemon
-from kit.nsq_client import Client
+from kit.daemons import Instance
+from kit.nsq_client import NSQClient
 from kit.spark_topics import daemon_options, sink_options
 from kit.traffic import create, wait_for
 
@@ -62,7 +62,7 @@ class Bench:
 
     spark: "SparkSession"
     options: dict[str, str]
-    daemon: Daemon
+    daemon: Instance
     directory: Path
     messages: int
 
@@ -71,7 +71,7 @@ class Bench:
         count = 1000
         batch = [b"%0*d" % (SIZE, number) for number in range(count)]
         create(self.daemon, TOPIC, *channels)
-        with Client(self.daemon.tcp_address) as client:
+        with NSQClient(self.daemon.tcp_address) as client:
             client.identify(heartbeat_interval=-1)
             for _ in range(self.messages // count):
                 client.publish(TOPIC, *batch)
@@ -161,7 +161,7 @@ ROWS = (
 
 def run_once(row: BenchRow, spark: "SparkSession", command: Sequence[str], directory: Path, messages: int) -> Cost:
     """Returns the cost of a message in one run with a fresh daemon."""
-    with Daemon(command, directory / "nsqd", *row.flags) as daemon:
+    with Instance(command, directory / "nsqd", *row.flags) as daemon:
         options = daemon_options(daemon) | {"subscribe": TOPIC, "channel": CHANNEL}
         cost = row.run(Bench(spark, options, daemon, directory, messages))
         return Cost(*(figure / messages for figure in cost))

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from faults.ledger import Ledger, Receipts
-from kit.daemons import Daemon
-from kit.nsq_client import Client
+from kit.daemons import Instance
+from kit.nsq_client import NSQClient
 
 BATCH = 50  # bodies of one MPUB
 SIZE = 110  # bytes of a body
@@ -25,12 +25,12 @@ class StreamPublisher:
     While `paused` is held nothing is on its way, and new connections are made afterwards.
     """
 
-    def __init__(self, daemons: Sequence[Daemon], topic: str, pause: float = 0.05) -> None:
+    def __init__(self, daemons: Sequence[Instance], topic: str, pause: float = 0.05) -> None:
         self.ledger = Ledger(topic, {TABLE: Receipts()})
         self.paused = threading.Lock()
         self._daemons = daemons
         self._pause = pause
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, NSQClient] = {}
         self._stopped = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -49,7 +49,7 @@ class StreamPublisher:
         try:
             client = self._clients.get(index)
             if client is None:
-                client = self._clients[index] = Client(self._daemons[index].tcp_address)
+                client = self._clients[index] = NSQClient(self._daemons[index].tcp_address)
                 client.identify(heartbeat_interval=-1)
             bodies = self.ledger.new_bodies([SIZE] * BATCH)
             client.publish(self.ledger.topic, *bodies)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults.power_loss import Machine
-from kit.daemons import PEERS, Daemon, eventually, fixed_ports, free_port, interpreter, own_command
+from kit.daemons import PEERS, Instance, eventually, fixed_ports, free_port, interpreter, own_command
 from kit.peer_program import PeerProgram
 from kit.spark_cluster import cluster
 from kit.spark_topics import daemon_options
@@ -82,7 +82,7 @@ class StreamStage:
         commands = {name: machine.command for name, machine in self._machines.items()}
         command = [str(PEERS / "nsqd")] if row.peer else own_command()
         self.daemons = [
-            stack.enter_context(Daemon(commands.get(name, command), directory / name, *flags, *fixed_ports()))
+            stack.enter_context(Instance(commands.get(name, command), directory / name, *flags, *fixed_ports()))
             for name in names
         ]
         if not row.lookupd:
@@ -125,14 +125,14 @@ class StreamStage:
         read = self.stream.read_up_to()
         return all(read.get(row["epoch"]) == row["next"] for row in map(extent, self.daemons))
 
-    def revive(self, daemon: Daemon) -> None:
+    def revive(self, daemon: Instance) -> None:
         """Starts one that is dead, with what was synced if its power is gone."""
         daemon.kill()
         if machine := self._machines.get(daemon.data_path.name):
             machine.forget(daemon.data_path)
         daemon.start()
 
-    def rename(self, daemon: Daemon) -> None:
+    def rename(self, daemon: Instance) -> None:
         """Starts it again at other addresses."""
         daemon.restart(*self._flags, *fixed_ports())
 

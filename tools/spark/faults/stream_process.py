@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gnsq_pipeline.running import DELTA_CONF
 from kit import table_formats
-from kit.daemons import Daemon, eventually
+from kit.daemons import Instance, eventually
 from kit.spark_cluster import ClusterProcess
 from kit.spark_sessions import CONF, spark_environment
 
@@ -181,7 +181,7 @@ class StreamProcess:
         self._stream.kill()
 
 
-def extent(daemon: Daemon) -> dict[str, Any]:
+def extent(daemon: Instance) -> dict[str, Any]:
     """Returns what the log of the topic has."""
     status, _, body = daemon.http("GET", f"/topic/range?topic={TOPIC}")
     assert status == 200, body
@@ -189,7 +189,7 @@ def extent(daemon: Daemon) -> dict[str, Any]:
     return answer
 
 
-def empty(daemon: Daemon) -> bool:
+def empty(daemon: Instance) -> bool:
     """True if nothing of the topic is anywhere in the daemon."""
     found = [part for topic in daemon.stats(TOPIC)["topics"] for part in (topic, *topic["channels"])]
     return not any(part.get(name) for part in found for name in ("depth", "in_flight_count", "deferred_count"))

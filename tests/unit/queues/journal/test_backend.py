@@ -32,7 +32,7 @@ CONSUMER = FakeConsumer(99)
 
 
 @dataclass
-class Daemon:
+class Journaled:
     """The broker of one process on a data path: topic `t` and its channels."""
 
     directory: Path
@@ -87,24 +87,24 @@ class Daemon:
         settle()
         self.around.stores.journals.flush_dirty()
 
-    def after_kill(self, directory: Path | None = None, **options: Any) -> "Daemon":
+    def after_kill(self, directory: Path | None = None, **options: Any) -> "Journaled":
         """What the next process makes of the files as they are now, in a new directory."""
         self.flush()
         directory = directory or Path(mkdtemp(dir=self.directory.parent)) / "data"
         shutil.copytree(self.directory, directory)
         paused = bool(self.registry.topics) and self.topic.paused
-        return Daemon(directory, self.syncer, self.options | options, self.listed, paused)
+        return Journaled(directory, self.syncer, self.options | options, self.listed, paused)
 
     @property
     def listed(self) -> dict[str, list[str]]:
         """What nsqd.dat lists."""
         return {name: list(topic.channels) for name, topic in self.registry.topics.items()}
 
-    def converted(self) -> "Daemon":
+    def converted(self) -> "Journaled":
         """A clean exit, and then a start without durability."""
         listed = self.listed
         self.registry.close()
-        return Daemon(self.directory, self.syncer, self.options | {"durability": "none"}, listed)
+        return Journaled(self.directory, self.syncer, self.options | {"durability": "none"}, listed)
 
 
 def fail(*arguments: object) -> int:
@@ -118,11 +118,11 @@ def full(*arguments: object) -> int:
 
 
 @contextmanager
-def daemons_of(options: dict[str, Any]) -> Iterator[list[Daemon]]:
+def daemons_of(options: dict[str, Any]) -> Iterator[list[Journaled]]:
     """A list with one daemon, for an example of a property. All that are in the list are gone afterwards."""
     syncer = Syncer()
     with TemporaryDirectory() as directory:
-        daemons = [Daemon(Path(directory) / "0", syncer, options)]
+        daemons = [Journaled(Path(directory) / "0", syncer, options)]
         try:
             yield daemons
         finally:
@@ -131,7 +131,7 @@ def daemons_of(options: dict[str, Any]) -> Iterator[list[Daemon]]:
             syncer.stop()
 
 
-def channel(daemon: Daemon, name: str = "c") -> Channel:
+def channel(daemon: Journaled, name: str = "c") -> Channel:
     return daemon.topic.get_channel(name)
 
 
@@ -146,7 +146,7 @@ def take_both(queue: Channel) -> list[Message]:
 
 @pytest.mark.parametrize("flush_after", [1, 7, 1000])
 def test_every_delivery_counts_after_a_kill(tmp_path: Path, syncer: Syncer, flush_after: int) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 1, "max_bytes_per_file": 2000})
+    daemon = Journaled(tmp_path / "a", syncer, {"mem_queue_size": 1, "max_bytes_per_file": 2000})
     channel(daemon)
     daemon.topic.publish([b"0", b"1"])
     daemon.flush()
@@ -167,11 +167,11 @@ def test_every_delivery_counts_after_a_kill(tmp_path: Path, syncer: Syncer, flus
 
 
 def test_topic_and_channel_that_only_the_journal_knows_are_made(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {})
+    daemon = Journaled(tmp_path / "a", syncer, {})
     channel(daemon)
     daemon.topic.publish([b"0"])
     daemon.kill()
-    again = Daemon(tmp_path / "a", syncer, {})
+    again = Journaled(tmp_path / "a", syncer, {})
     assert list(again.registry.topics) == ["t"]
     assert list(again.topic.channels) == ["c"]
     assert again.take_all("c") == Counter([b"0"])
@@ -180,7 +180,7 @@ def test_topic_and_channel_that_only_the_journal_knows_are_made(tmp_path: Path, 
 def test_clean_exit_leaves_the_journal_and_a_start_without_durability_leaves_disk_queues(
     tmp_path: Path, syncer: Syncer
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 2})
+    daemon = Journaled(tmp_path / "a", syncer, {"mem_queue_size": 2})
     channel(daemon)
     channel(daemon, "d")
     daemon.topic.publish([b"%d" % number for number in range(9)])
@@ -194,7 +194,7 @@ def test_clean_exit_leaves_the_journal_and_a_start_without_durability_leaves_dis
     assert daemon.registry.close() == Left(journaled=10)
     assert not list((tmp_path / "a").glob("*.diskqueue.*"))
     journal = {path: path.read_bytes() for path in (tmp_path / "a").glob("*.journal.*")}
-    again = Daemon(tmp_path / "a", syncer, {}, daemon.listed)
+    again = Journaled(tmp_path / "a", syncer, {}, daemon.listed)
     assert journal == {path: path.read_bytes() for path in (tmp_path / "a").glob("*.journal.*")}
     assert channel(again, "d").deferred_count == 1
     plain = again.converted()
@@ -203,7 +203,7 @@ def test_clean_exit_leaves_the_journal_and_a_start_without_durability_leaves_dis
     assert ready + Counter([b"later"]) == left
     assert channel(plain, "d").deferred_count == 1
     plain.registry.close()
-    again = Daemon(tmp_path / "a", syncer, {}, daemon.listed)
+    again = Journaled(tmp_path / "a", syncer, {}, daemon.listed)
     assert not list((tmp_path / "a").glob("*.diskqueue.0*")), "moved to the journal"
     assert channel(again, "d").deferred_count == 1
     assert again.take_all("d") == left
@@ -211,7 +211,7 @@ def test_clean_exit_leaves_the_journal_and_a_start_without_durability_leaves_dis
 
 
 def test_clean_exit_of_a_daemon_whose_queues_are_empty_leaves_no_journal(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {})
+    daemon = Journaled(tmp_path / "a", syncer, {})
     channel(daemon)
     daemon.topic.publish([b"0"])
     (message,) = daemon.take("c")
@@ -224,7 +224,7 @@ def test_clean_exit_of_a_daemon_whose_queues_are_empty_leaves_no_journal(tmp_pat
 def test_clean_exit_syncs_all_segments_and_the_directory(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, durability: str
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"durability": durability, "max_bytes_per_file": 1000})
+    daemon = Journaled(tmp_path / "a", syncer, {"durability": durability, "max_bytes_per_file": 1000})
     synced: set[int] = set()
 
     def noting(sync: Callable[[int], None]) -> Callable[[int], None]:
@@ -247,7 +247,7 @@ def test_clean_exit_syncs_all_segments_and_the_directory(
 
 def to_convert(directory: Path, syncer: Syncer) -> Fakes:
     """What is around a daemon without durability that has yet to convert a journal with one message for channel c."""
-    daemon = Daemon(directory, syncer, {})
+    daemon = Journaled(directory, syncer, {})
     channel(daemon)
     daemon.topic.publish([b"0"])
     daemon.registry.close()
@@ -310,21 +310,21 @@ def test_conversion_that_cannot_sync_keeps_the_journal(
         with pytest.raises(StartError, match="a journal could not be turned into disk queues"):
             plain.stores.end_journals([])
     assert list((tmp_path / "a").glob("*.journal.*"))
-    again = Daemon(tmp_path / "a", syncer, {}, {"t": ["c"]})
+    again = Journaled(tmp_path / "a", syncer, {}, {"t": ["c"]})
     assert again.take_all("c") == Counter([b"0"])
 
 
 def test_import_that_fails_leaves_its_numbers_to_nobody(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Daemon(tmp_path / "a", syncer, {"durability": "none"}, {"t": ["c", "d", "gone"]})
+    plain = Journaled(tmp_path / "a", syncer, {"durability": "none"}, {"t": ["c", "d", "gone"]})
     plain.topic.publish([b"old"])
     settle()
     plain.registry.close()
 
     with monkeypatch.context() as patch:
         patch.setattr("os.pwritev", fail)
-        daemon = Daemon(tmp_path / "a", syncer, {}, {"t": ["c", "d", "gone"]})
+        daemon = Journaled(tmp_path / "a", syncer, {}, {"t": ["c", "d", "gone"]})
     assert not daemon.registry.healthy
     daemon.topic.publish([b"new"])
     daemon.topic.commit()
@@ -339,7 +339,7 @@ def test_import_that_fails_leaves_its_numbers_to_nobody(
 def test_import_that_fails_after_its_put_keeps_no_segments_and_doubles_nothing(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
-    plain = Daemon(tmp_path / "a", syncer, {"durability": "none"}, {"t": names})
+    plain = Journaled(tmp_path / "a", syncer, {"durability": "none"}, {"t": names})
     plain.topic.publish([b"old"])
     plain.topic.publish([b"later"], deferred=MINUTE)
     settle()
@@ -347,7 +347,7 @@ def test_import_that_fails_after_its_put_keeps_no_segments_and_doubles_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fdatasync", fail)
-        daemon = Daemon(tmp_path / "a", syncer, {"durability": "disk", "max_bytes_per_file": 100}, {"t": names})
+        daemon = Journaled(tmp_path / "a", syncer, {"durability": "disk", "max_bytes_per_file": 100}, {"t": names})
     assert not daemon.registry.healthy
     daemon.flush()
     names = names or ["c"]
@@ -369,7 +369,7 @@ def test_import_that_fails_after_its_put_keeps_no_segments_and_doubles_nothing(
 
 def test_nothing_comes_back_after_failed_fsync(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what was finished nor a channel that was deleted, though nothing is published any more."""
-    first = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
+    first = Journaled(tmp_path / "a", syncer, {"durability": "disk"})
     for name in ("c", "gone"):
         channel(first, name)
     first.topic.publish([b"%d" % number for number in range(9)])
@@ -397,7 +397,7 @@ def test_nothing_comes_back_after_failed_fsync(tmp_path: Path, syncer: Syncer, m
 def test_ephemeral_channel_is_deleted_on_a_full_disk(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "data", syncer, {})
+    daemon = Journaled(tmp_path / "data", syncer, {})
     daemon.topic.get_channel("a")
     daemon.topic.get_channel("b#ephemeral")
     monkeypatch.setattr("os.pwritev", full)
@@ -418,7 +418,7 @@ def test_whatever_is_done_what_is_not_finished_comes_again(steps: list[Step], me
         run_model(daemons, steps)
 
 
-def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
+def run_model(daemons: list[Journaled], steps: list[Step]) -> None:
     expected: dict[str, set[bytes]] = {"a": set(), "b": set()}  # by channel, what is not finished
     in_flight: dict[str, list[Message]] = {"a": [], "b": []}
     waiting: set[bytes] = set()  # in the topic
@@ -453,7 +453,7 @@ def run_model(daemons: list[Daemon], steps: list[Step]) -> None:
             topic.pause()
             settle()
             (daemon.converted() if number % 2 else daemon).registry.close()
-            daemons.append(Daemon(daemon.directory, daemon.syncer, daemon.options, {"t": list(expected)}, False))
+            daemons.append(Journaled(daemon.directory, daemon.syncer, daemon.options, {"t": list(expected)}, False))
             in_flight = {name: [] for name in expected}
         elif what == "kill":
             daemons.append(daemon.after_kill())
@@ -495,7 +495,7 @@ def refuse(topic: Topic, bodies: list[bytes]) -> None:
 
 
 def use_channel(
-    daemon: Daemon, name: str, what: str, number: int, expected: set[bytes], in_flight: list[Message]
+    daemon: Journaled, name: str, what: str, number: int, expected: set[bytes], in_flight: list[Message]
 ) -> None:
     queue = channel(daemon, name)
     if what == "take":

@@ -20,7 +20,7 @@ from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Checker
 from nsqadmin_cli.datadir.records import read_queue
 from unit.broker.fakes import settle
-from unit.queues.journal.test_backend import Daemon
+from unit.queues.journal.test_backend import Journaled
 from unit.queues.journal.test_store import OLD, TOPICS, before_each_change, cheap, disk_queues
 
 __all__ = ["cheap", "disk_queues"]
@@ -73,7 +73,7 @@ def left_in(directory: Path) -> dict[str, Counter[bytes]]:
 @pytest.fixture
 def moved(disk_queues: Path, syncer: Syncer) -> Path:
     """Journals, with a topic and a channel that only these know."""
-    daemon = Daemon(disk_queues, syncer, {"max_bytes_per_file": 400}, TOPICS)
+    daemon = Journaled(disk_queues, syncer, {"max_bytes_per_file": 400}, TOPICS)
     settle()
     daemon.kill()
     save(str(disk_queues / FILE_NAME), [TopicMetadata("t", False, [ChannelMetadata("c")])])
@@ -88,7 +88,7 @@ def half_moved(disk_queues: Path, tmp_path: Path, syncer: Syncer, monkeypatch: p
     states: list[Path] = []
     with monkeypatch.context() as patch:
         before_each_change(patch, lambda: states.append(shutil.copytree(disk_queues, tmp_path / f"m{len(states)}")))
-        Daemon(disk_queues, syncer, {}, TOPICS)
+        Journaled(disk_queues, syncer, {}, TOPICS)
     writes = [state for state in states if list(state.glob("t:c.diskqueue.meta.*.tmp"))]
     return writes[1]
 
@@ -113,7 +113,7 @@ def test_it_is_resumed_exactly_once(
 
 def test_progress_of_moves_is_logged(disk_queues: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnsqd.queues.journal.store.PROGRESS_SECONDS", 0)
-    daemon = Daemon(disk_queues, syncer, {}, TOPICS)
+    daemon = Journaled(disk_queues, syncer, {}, TOPICS)
     settle()
     daemon.kill()
     assert "JOURNAL(t:c): 2 messages moved from the disk queue" in daemon.around.log.getvalue()

@@ -15,7 +15,7 @@ from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment, read_index
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE
-from unit.queues.journal.test_backend import Daemon, channel
+from unit.queues.journal.test_backend import Journaled, channel
 from unit.queues.journal.test_lost_messages import errors, journal_of
 from unit.queues.journal.test_rewind import rewind
 
@@ -24,7 +24,7 @@ SMALL = {"max_bytes_per_file": 2000, "mem_queue_size": 3}
 
 def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
     """Segments with gaps and deferred messages, of which some were compacted."""
-    daemon = Daemon(directory, syncer, SMALL)
+    daemon = Journaled(directory, syncer, SMALL)
     channel(daemon)
     for first in range(0, 200, 5):
         bodies = [b"message %d" % number for number in range(first, first + 5)]
@@ -70,7 +70,7 @@ def without_index(path: Path) -> None:
 
 
 def test_messages_of_a_copy_whose_sources_a_kill_left_count_once(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, SMALL)
+    daemon = Journaled(tmp_path / "a", syncer, SMALL)
     channel(daemon)
     for number in range(200):
         daemon.topic.publish([b"message %d" % number], deferred=0 if number % 8 else MINUTE)
@@ -91,7 +91,7 @@ def test_messages_of_a_copy_whose_sources_a_kill_left_count_once(tmp_path: Path,
         shutil.copy(tmp_path / "b" / name, daemon.directory)
     paths = sorted(daemon.directory.glob("t.journal.*"))
     assert found(paths, checks=False) == found(paths, checks=True)
-    again = Daemon(daemon.directory, syncer, SMALL)
+    again = Journaled(daemon.directory, syncer, SMALL)
     assert channel(again).deferred_count == 25
     assert again.take_all("c") == Counter(b"message %d" % number for number in range(0, 200, 8))
 
@@ -131,12 +131,12 @@ def test_start_finds_what_reading_everything_finds(tmp_path: Path, syncer: Synce
 
 def test_start_reads_the_last_segment_and_the_ends_of_others(tmp_path: Path, syncer: Syncer) -> None:
     paths = lay_out(tmp_path, syncer)
-    expected = Daemon(shutil.copytree(tmp_path, tmp_path / "whole"), syncer, SMALL).take_all("c")
+    expected = Journaled(shutil.copytree(tmp_path, tmp_path / "whole"), syncer, SMALL).take_all("c")
     damaged = bytearray(paths[1].read_bytes())
     middle = len(damaged) // 4
     damaged[middle : middle + 10] = bytes(10)
     paths[1].write_bytes(damaged)
-    daemon = Daemon(tmp_path, syncer, SMALL)
+    daemon = Journaled(tmp_path, syncer, SMALL)
     assert not errors(daemon)
     missing = expected - daemon.take_all("c")
     assert sum(missing.values()) > 0
@@ -149,7 +149,7 @@ def test_start_reads_the_last_segment_and_the_ends_of_others(tmp_path: Path, syn
 def test_missing_index_is_written(tmp_path: Path, syncer: Syncer, durability: str, has_old: bool) -> None:
     """A kill may come before it. Until it is there, a rewind nevertheless finds which messages are not due."""
     options = SMALL | {"retention_bytes": 1 << 30, "durability": durability}
-    daemon = Daemon(tmp_path / "a", syncer, options)
+    daemon = Journaled(tmp_path / "a", syncer, options)
     channel(daemon)
     for _ in range(40):
         daemon.topic.publish([bytes(200)], deferred=MINUTE)
@@ -161,7 +161,7 @@ def test_missing_index_is_written(tmp_path: Path, syncer: Syncer, durability: st
         without_index(path)
         if not has_old:
             os.truncate(path, path.stat().st_size - len(Encoder(0).record(CONTINUED)))
-    again = Daemon(tmp_path / "a", syncer, options)
+    again = Journaled(tmp_path / "a", syncer, options)
     channel(again).empty()
     assert rewind(again, begin=1) == 40
     assert channel(again).deferred_count == 40

@@ -22,18 +22,18 @@ from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.files import sync_files
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, publish, settle
-from unit.queues.journal.test_backend import FAR, Daemon, channel, daemons_of
+from unit.queues.journal.test_backend import FAR, Journaled, channel, daemons_of
 from unit.queues.journal.test_lost_messages import journal_of
 
 GOLDEN = Path(__file__).parents[3] / "golden/journal"
 
 
-def range_of(daemon: Daemon) -> LogRange:
+def range_of(daemon: Journaled) -> LogRange:
     assert daemon.topic.write_ahead is not None
     return daemon.topic.write_ahead.range
 
 
-def read(daemon: Daemon, number: int = 1) -> list[tuple[int, bytes]]:
+def read(daemon: Journaled, number: int = 1) -> list[tuple[int, bytes]]:
     """Returns number and body of all messages from `number` on."""
     there, messages = range_of(daemon), []
     while number < there.next:
@@ -49,7 +49,7 @@ def read(daemon: Daemon, number: int = 1) -> list[tuple[int, bytes]]:
 def test_what_no_fsync_has_confirmed_is_not_in_the_range(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"durability": "disk"})
+    daemon = Journaled(tmp_path / "a", syncer, {"durability": "disk"})
     channel(daemon)
     publish(daemon.topic, b"1")
     begun, going_on = Event(), Event()
@@ -83,7 +83,7 @@ def test_what_no_fsync_has_confirmed_is_not_in_the_range(
 
 def test_journal_of_an_older_version_gets_its_epoch_for_good(tmp_path: Path, syncer: Syncer) -> None:
     shutil.copytree(GOLDEN, tmp_path / "a", ignore=shutil.ignore_patterns("*.json"))
-    daemon = Daemon(tmp_path / "a", syncer, {}, {"t": []})
+    daemon = Journaled(tmp_path / "a", syncer, {}, {"t": []})
     epoch = range_of(daemon).epoch
     assert range_of(daemon).epoch == epoch
     again = daemon.after_kill()
@@ -95,7 +95,7 @@ def test_journal_of_an_older_version_gets_its_epoch_for_good(tmp_path: Path, syn
 def test_what_segments_no_longer_have_is_gone_up_to_what_some_channel_needs(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {})
+    daemon = Journaled(tmp_path / "a", syncer, {})
     channel(daemon)
     publish(daemon.topic, *(b"%d" % number for number in range(1, 11)))
     taken = {message.number: message for message in daemon.take("c")}
@@ -119,7 +119,7 @@ def test_what_segments_no_longer_have_is_gone_up_to_what_some_channel_needs(
 
 
 def test_damage_that_a_channel_has_met_stays_damage(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {"mem_queue_size": 0})
+    daemon = Journaled(tmp_path / "a", syncer, {"mem_queue_size": 0})
     queue = channel(daemon).queue
     publish(daemon.topic, b"first")
     publish(daemon.topic, b"second")
@@ -148,7 +148,7 @@ def test_every_record_of_whatever_is_done_is_read(steps: list[Step], memory: int
             check_records(daemons[-1])
 
 
-def do(daemons: list[Daemon], what: str, number: int, end: int) -> None:
+def do(daemons: list[Journaled], what: str, number: int, end: int) -> None:
     daemon = daemons[-1]
     topic, there = daemon.topic, range_of(daemon)
     queue = channel(daemon, f"{number % 2}")
@@ -175,7 +175,7 @@ def do(daemons: list[Daemon], what: str, number: int, end: int) -> None:
     steps[what]()
 
 
-def check_records(daemon: Daemon) -> None:
+def check_records(daemon: Journaled) -> None:
     """Reads all files of its journal to the last byte, in the way of a start."""
     daemon.flush()
     for path in daemon.directory.glob("t.journal.*.dat"):

@@ -19,7 +19,7 @@ from gnsqd.shared.journal.records import MAX_MESSAGES
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Checker
-from unit.queues.journal.test_backend import Daemon, channel
+from unit.queues.journal.test_backend import Journaled, channel
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal"  # an older gnsqd wrote it, with a record for each publish
 SMALL = {"max_bytes_per_file": 2000}
@@ -27,7 +27,7 @@ SMALL = {"max_bytes_per_file": 2000}
 
 def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
     """The segments that a killed daemon leaves. Channel `c` is done with a third of its messages, `d` with none."""
-    daemon = Daemon(directory, syncer, SMALL)
+    daemon = Journaled(directory, syncer, SMALL)
     channel(daemon)
     channel(daemon, "d")
     for first in range(0, 200, 5):
@@ -39,11 +39,11 @@ def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
     return sorted(directory.glob("t.journal.*"))
 
 
-def journal_of(daemon: Daemon) -> Journal:
+def journal_of(daemon: Journaled) -> Journal:
     return backend_of(daemon.topic.queue).journal
 
 
-def errors(daemon: Daemon) -> list[str]:
+def errors(daemon: Journaled) -> list[str]:
     return [line for line in daemon.around.log.getvalue().split("\n") if " ERROR: " in line]
 
 
@@ -65,12 +65,12 @@ def reported(texts: Sequence[str]) -> int:
 def test_messages_of_a_missing_segment_are_reported(tmp_path: Path, syncer: Syncer, position: int) -> None:
     paths = lay_out(tmp_path / "a", syncer)
     assert len(paths) > 4
-    whole = Daemon(shutil.copytree(tmp_path / "a", tmp_path / "b"), syncer, SMALL)
+    whole = Journaled(shutil.copytree(tmp_path / "a", tmp_path / "b"), syncer, SMALL)
     assert not errors(whole)
     assert not damage_found(tmp_path / "a")
     paths[position].unlink()
     found = damage_found(tmp_path / "a")
-    daemon = Daemon(tmp_path / "a", syncer, SMALL)
+    daemon = Journaled(tmp_path / "a", syncer, SMALL)
     lost = whole.take_all("d") - daemon.take_all("d")
     assert lost
     assert reported(found) == reported(errors(daemon)) == lost.total()
@@ -87,13 +87,13 @@ def test_messages_of_exchanged_segments_are_reported(
 ) -> None:
     """A start counts messages where it meets them last, and none behind these in the segments before."""
     paths = lay_out(tmp_path / "a", syncer)
-    whole = Daemon(shutil.copytree(tmp_path / "a", tmp_path / "b"), syncer, SMALL).take_all("d")
+    whole = Journaled(shutil.copytree(tmp_path / "a", tmp_path / "b"), syncer, SMALL).take_all("d")
     first, second = (paths[position] for position in positions)
     first.rename(first.with_suffix(".tmp"))
     second.rename(first)
     first.with_suffix(".tmp").rename(second)
     found = damage_found(tmp_path / "a")
-    daemon = Daemon(tmp_path / "a", syncer, SMALL)
+    daemon = Journaled(tmp_path / "a", syncer, SMALL)
     lost = whole - daemon.take_all("d")
     assert reported(found) == reported(errors(daemon)) == lost.total() > 0
 
@@ -104,7 +104,7 @@ def test_missing_newest_segments_are_reported(tmp_path: Path, syncer: Syncer) ->
         paths.pop().unlink()
         left = shutil.copytree(tmp_path / "a", tmp_path / f"{len(paths)}")
         (text,) = damage_found(left)
-        daemon = Daemon(left, syncer, SMALL)
+        daemon = Journaled(left, syncer, SMALL)
         count = daemon.take_all("d").total()
         expected = f"the segment that follows is missing, with all messages from number {count + 1} on"
         assert text.startswith(expected)
@@ -116,14 +116,14 @@ def test_missing_newest_segments_are_reported(tmp_path: Path, syncer: Syncer) ->
 def test_missing_segment_after_a_restart_is_reported(tmp_path: Path, syncer: Syncer) -> None:
     """The segment of a daemon that was killed says that another follows once the next daemon has begun it."""
     for name in (b"first", b"second"):
-        daemon = Daemon(tmp_path, syncer, {})
+        daemon = Journaled(tmp_path, syncer, {})
         channel(daemon)
         daemon.topic.publish([name])
         daemon.kill()
     first, second = sorted(tmp_path.glob("t.journal.*"))
     second.unlink()
     assert "missing" in damage_found(tmp_path)[0]
-    assert first.name in errors(Daemon(tmp_path, syncer, {}))[0]
+    assert first.name in errors(Journaled(tmp_path, syncer, {}))[0]
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
@@ -153,7 +153,7 @@ def test_segments_that_nobody_needs_any_more_are_not_missing(
     monkeypatch.setattr(os, "fdatasync", note_synced)
     with monkeypatch.context() as patch:
         patch.setattr(Segments, "delete", delete_and_copy)
-        daemon = Daemon(source, syncer, options)
+        daemon = Journaled(source, syncer, options)
         channel(daemon)
         late: list[Message] = []
         for first in range(0, 400, 5):
@@ -178,12 +178,12 @@ def test_segments_that_nobody_needs_any_more_are_not_missing(
         daemon.kill()
     assert len(copies) > 3
     for copy in copies:
-        assert not errors(Daemon(copy, syncer, options)), copy
+        assert not errors(Journaled(copy, syncer, options)), copy
 
 
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
 def test_flipped_bit_costs_a_small_group_of_messages(tmp_path: Path, syncer: Syncer, place: str) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, {})
+    daemon = Journaled(tmp_path / "a", syncer, {})
     channel(daemon)
     daemon.flush()
     bodies = [b"message %d." % number for number in range(2000)]
@@ -196,7 +196,7 @@ def test_flipped_bit_costs_a_small_group_of_messages(tmp_path: Path, syncer: Syn
     data[data.index(bodies[{"first": 0, "middle": 1000, "last": 1999}[place]])] ^= 0x10
     (left / path.name).write_bytes(data)
     found = damage_found(left)
-    again = Daemon(left, syncer, {})
+    again = Journaled(left, syncer, {})
     lost = Counter(bodies) - again.take_all("c")
     assert 0 < lost.total() <= MAX_MESSAGES
     assert reported(found) == reported(errors(again)) == lost.total()
@@ -205,7 +205,7 @@ def test_flipped_bit_costs_a_small_group_of_messages(tmp_path: Path, syncer: Syn
 
 def test_records_have_few_messages_or_one_that_is_large(tmp_path: Path, syncer: Syncer) -> None:
     large = b"x" * 100_000
-    daemon = Daemon(tmp_path, syncer, {})
+    daemon = Journaled(tmp_path, syncer, {})
     channel(daemon)
     daemon.topic.publish([b"small"] * 100)
     daemon.topic.publish([large] * 3)
@@ -229,7 +229,7 @@ def test_records_have_few_messages_or_one_that_is_large(tmp_path: Path, syncer: 
 def test_journal_of_an_older_gnsqd_is_read(tmp_path: Path, syncer: Syncer) -> None:
     expected = json.loads((GOLDEN / "expected.json").read_text())
     data = shutil.copytree(GOLDEN, tmp_path / "a")
-    daemon = Daemon(data, syncer, {})
+    daemon = Journaled(data, syncer, {})
     assert not errors(daemon)
     for name, bodies in expected.items():
         assert sorted(body.decode() for body in daemon.take_all(name).elements()) == bodies
@@ -243,4 +243,4 @@ def test_missing_segment_of_an_older_gnsqd_is_reported(tmp_path: Path, syncer: S
     assert not damage_found(data)
     (data / "t.journal.000001.dat").unlink()
     found = damage_found(data)
-    assert reported(found) == reported(errors(Daemon(data, syncer, {}))) == 300
+    assert reported(found) == reported(errors(Journaled(data, syncer, {}))) == 300

@@ -24,23 +24,23 @@ from gnsqd.shared.errors import BrokerError, StorageError
 from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, SECOND, FakeConsumer, bodies_of, publish, settle
-from unit.queues.journal.test_backend import FAR, Daemon, channel, daemons_of
+from unit.queues.journal.test_backend import FAR, Journaled, channel, daemons_of
 from unit.queues.journal.test_lost_messages import journal_of
 
 OPTIONS = {"retention_bytes": 1 << 20}
 EVERYTHING = 1 << 62
 
 
-def history(daemon: Daemon) -> TopicHistory:
+def history(daemon: Journaled) -> TopicHistory:
     assert daemon.topic.write_ahead is not None
     return daemon.topic.write_ahead.history
 
 
-def rewind(daemon: Daemon, name: str = "c", begin: int = 0, end: int = EVERYTHING) -> int:
+def rewind(daemon: Journaled, name: str = "c", begin: int = 0, end: int = EVERYTHING) -> int:
     return history(daemon).rewind(channel(daemon, name).queue, begin, end)
 
 
-def consume(daemon: Daemon, name: str = "c") -> list[Message]:
+def consume(daemon: Journaled, name: str = "c") -> list[Message]:
     """All that comes, finished."""
     found: list[Message] = []
     while batch := daemon.take(name):
@@ -51,15 +51,15 @@ def consume(daemon: Daemon, name: str = "c") -> list[Message]:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, syncer: Syncer) -> Daemon:
+def daemon(tmp_path: Path, syncer: Syncer) -> Journaled:
     """With the channel c of the topic t."""
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS)
+    daemon = Journaled(tmp_path / "a", syncer, OPTIONS)
     channel(daemon)
     return daemon
 
 
 @pytest.fixture
-def finished(daemon: Daemon) -> Daemon:
+def finished(daemon: Journaled) -> Journaled:
     """Whose channel has finished the messages 0, 1 and 2, all written."""
     publish(daemon.topic, b"0", b"1", b"2")
     consume(daemon)
@@ -68,7 +68,7 @@ def finished(daemon: Daemon) -> Daemon:
 
 
 def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
+    daemon = Journaled(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
     channel(daemon)
     for number in range(20):  # in several segments
         publish(daemon.topic, b"%d" % number * 50, deferred=MINUTE if number % 2 else 0)
@@ -91,7 +91,7 @@ def test_messages_that_are_not_due_are_listed_and_cancelled_after_a_rewind(tmp_p
 
 def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "STEP", 1)
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
+    daemon = Journaled(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
     for name in ("c", "d"):
         channel(daemon, name)
     kills = 0
@@ -113,14 +113,14 @@ def test_rewind_while_a_snapshot_is_made(tmp_path: Path, syncer: Syncer, monkeyp
     assert kills > 3
 
 
-def test_what_damage_took_is_not_promised(daemon: Daemon, tmp_path: Path, syncer: Syncer) -> None:
+def test_what_damage_took_is_not_promised(daemon: Journaled, tmp_path: Path, syncer: Syncer) -> None:
     for number in range(10):
         publish(daemon.topic, b"%d" % number * 100)
     consume(daemon)
     daemon.kill()
     (segment,) = (tmp_path / "a").glob("*.journal.*")
     segment.write_bytes(segment.read_bytes().replace(b"555", b"x55", 1))
-    again = Daemon(tmp_path / "a", syncer, OPTIONS, daemon.listed)
+    again = Journaled(tmp_path / "a", syncer, OPTIONS, daemon.listed)
     consume(again)  # after damage there may be more than was left
     assert history(again).count == 9
     assert rewind(again) == 9
@@ -134,7 +134,7 @@ def test_what_damage_took_is_not_promised(daemon: Daemon, tmp_path: Path, syncer
 
 def test_bytes_are_bounded_and_the_newest_messages_stay(tmp_path: Path, syncer: Syncer) -> None:
     bound = 60_000
-    daemon = Daemon(tmp_path / "a", syncer, {"retention_bytes": bound})
+    daemon = Journaled(tmp_path / "a", syncer, {"retention_bytes": bound})
     channel(daemon)
     for number in range(300):
         publish(daemon.topic, b"%d" % number + b"x" * 1000)
@@ -151,7 +151,7 @@ def test_bytes_are_bounded_and_the_newest_messages_stay(tmp_path: Path, syncer: 
 
 
 def test_time_finds_the_first_message_published_then_or_later(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
+    daemon = Journaled(tmp_path / "a", syncer, OPTIONS | {"max_bytes_per_file": 1000})
     channel(daemon)
     for number in range(40):
         publish(daemon.topic, b"%d" % number * 20)
@@ -167,7 +167,7 @@ def test_time_finds_the_first_message_published_then_or_later(tmp_path: Path, sy
     assert history(daemon).position("2999-01-01T00:00:00Z") == messages[-1].number + 1
 
 
-def test_messages_are_found_by_id_though_the_clock_was_set_back(daemon: Daemon) -> None:
+def test_messages_are_found_by_id_though_the_clock_was_set_back(daemon: Journaled) -> None:
     publish(daemon.topic, *(b"%d" % number for number in range(20)))
     daemon.topic.put_messages(daemon.around.messages(*(b"%d" % number for number in range(20, 40)), age=3600 * SECOND))
     daemon.topic.commit()
@@ -176,7 +176,7 @@ def test_messages_are_found_by_id_though_the_clock_was_set_back(daemon: Daemon) 
 
 
 def test_ready_messages_come_beside_many_that_are_not_due(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 2})
+    daemon = Journaled(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 2})
     channel(daemon)
     publish(daemon.topic, *(b"later",) * 50, deferred=MINUTE)
     publish(daemon.topic, b"ready")
@@ -192,7 +192,7 @@ def test_ready_messages_come_beside_many_that_are_not_due(tmp_path: Path, syncer
     assert bodies_of(found) == [b"ready"]
 
 
-def test_scattered_messages_are_rewound(daemon: Daemon) -> None:
+def test_scattered_messages_are_rewound(daemon: Journaled) -> None:
     count = 5000
     publish(daemon.topic, *(b"%d" % number for number in range(count)))
     while batch := daemon.take("c", 256):
@@ -221,11 +221,11 @@ class Steps:
 
 
 @pytest.fixture
-def scattered(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> tuple[Daemon, list[Message]]:
+def scattered(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> tuple[Journaled, list[Message]]:
     """20 messages published, of which each second is finished, after 10 deferred ones, all cancelled; those in flight.
     A step looks at two."""
     monkeypatch.setattr(segments, "PIECE", 2)
-    daemon = Daemon(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 5})
+    daemon = Journaled(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 5})
     channel(daemon)
     publish(daemon.topic, *(b"later%d" % number for number in range(10)), deferred=MINUTE)
     channel(daemon).empty()
@@ -245,7 +245,7 @@ NOW = {b"%d" % number for number in range(20)}
 @pytest.mark.parametrize("nth", range(1, 15, 3))
 @pytest.mark.parametrize("action", ["nothing", "finish", "publish", "release", "kill", "empty"])
 def test_others_go_on_while_a_rewind_looks_for_messages(
-    scattered: tuple[Daemon, list[Message]], monkeypatch: pytest.MonkeyPatch, action: str, nth: int
+    scattered: tuple[Journaled, list[Message]], monkeypatch: pytest.MonkeyPatch, action: str, nth: int
 ) -> None:
     daemon, in_flight = scattered
     queue = channel(daemon)
@@ -290,12 +290,12 @@ def test_others_go_on_while_a_rewind_looks_for_messages(
     comes = daemon.take_all("c")
     assert comes + Counter(early) == Counter(LATER | NOW - unfinished | new)
     if action == "kill":
-        assert Daemon(killed, daemon.syncer, OPTIONS, {"t": ["c"]}).take_all("c") == Counter(unfinished)
+        assert Journaled(killed, daemon.syncer, OPTIONS, {"t": ["c"]}).take_all("c") == Counter(unfinished)
 
 
 @pytest.mark.parametrize("nth", [1, 5, 9])
 def test_new_channel_in_the_past_gets_what_its_topic_hands_over_meanwhile(
-    scattered: tuple[Daemon, list[Message]], monkeypatch: pytest.MonkeyPatch, nth: int
+    scattered: tuple[Journaled, list[Message]], monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:
     daemon, _ = scattered
 
@@ -317,7 +317,7 @@ def test_new_channel_in_the_past_gets_what_its_topic_hands_over_meanwhile(
 
 
 def test_new_channel_in_the_past_may_be_there_by_now(
-    scattered: tuple[Daemon, list[Message]], monkeypatch: pytest.MonkeyPatch
+    scattered: tuple[Journaled, list[Message]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon, _ = scattered
     with monkeypatch.context() as patch:
@@ -328,7 +328,7 @@ def test_new_channel_in_the_past_may_be_there_by_now(
 
 @pytest.mark.parametrize("how", ["delete", "close"])
 def test_channel_that_ends_while_a_rewind_looks_for_messages(
-    scattered: tuple[Daemon, list[Message]], monkeypatch: pytest.MonkeyPatch, how: str
+    scattered: tuple[Journaled, list[Message]], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     daemon, in_flight = scattered
     queue = channel(daemon)
@@ -341,7 +341,7 @@ def test_channel_that_ends_while_a_rewind_looks_for_messages(
     assert again.take_all("c") == Counter(left)
 
 
-def test_rewinds_of_one_channel_follow_each_other(scattered: tuple[Daemon, list[Message]]) -> None:
+def test_rewinds_of_one_channel_follow_each_other(scattered: tuple[Journaled, list[Message]]) -> None:
     daemon, _ = scattered
     rewinds = [spawn(history(daemon).rewind, channel(daemon).queue, 0, EVERYTHING) for _ in range(3)]
     assert [greenlet.get() for greenlet in rewinds] == [20, 0, 0]
@@ -354,7 +354,7 @@ def test_messages_are_not_lost_to_retention_while_a_rewind_looks_for_them(
 ) -> None:
     options = {"retention_bytes": 20_000, "max_bytes_per_file": 2000}
     monkeypatch.setattr(segments, "PIECE", 2)
-    daemon = Daemon(tmp_path / "a", syncer, options)
+    daemon = Journaled(tmp_path / "a", syncer, options)
     channel(daemon)
     publish(daemon.topic, *(b"%03d" % number * 20 for number in range(100)))
     consume(daemon)
@@ -376,7 +376,7 @@ def test_messages_are_not_lost_to_retention_while_a_rewind_looks_for_them(
 
 
 def test_rewind_that_could_not_be_written_wakes_consumers_nevertheless(
-    finished: Daemon, monkeypatch: pytest.MonkeyPatch
+    finished: Journaled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = finished.consumers["c"]  # which waits for more
     consumer.woken = 0
@@ -389,7 +389,7 @@ def test_rewind_that_could_not_be_written_wakes_consumers_nevertheless(
 
 
 def test_kill_leaves_a_channel_with_its_past_or_no_channel(
-    finished: Daemon, tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
+    finished: Journaled, tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = AppendedFile.write
     writes: list[int] = []
@@ -405,7 +405,7 @@ def test_kill_leaves_a_channel_with_its_past_or_no_channel(
         finished.topic.create_channel("new", 0)
     assert writes
     for number in range(1, len(writes) + 1):
-        again = Daemon(tmp_path / f"b{number}", syncer, OPTIONS, {"t": ["c"]})
+        again = Journaled(tmp_path / f"b{number}", syncer, OPTIONS, {"t": ["c"]})
         if "new" in again.topic.channels:
             assert sorted(bodies_of(consume(again, "new"))) == [b"0", b"1", b"2"]
         else:
@@ -413,7 +413,7 @@ def test_kill_leaves_a_channel_with_its_past_or_no_channel(
 
 
 def test_channel_in_the_past_that_could_not_be_written_is_not_there(
-    finished: Daemon, monkeypatch: pytest.MonkeyPatch
+    finished: Journaled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(AppendedFile, "write", lambda *_: (_ for _ in ()).throw(StorageError("full")))
@@ -426,7 +426,7 @@ def test_channel_in_the_past_that_could_not_be_written_is_not_there(
         assert sorted(bodies_of(consume(each, "new"))) == [b"0", b"1", b"2"]
 
 
-def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(daemon: Daemon) -> None:
+def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(daemon: Journaled) -> None:
     queue = channel(daemon)
     queue.set_rules(Rules(ordered=True))
     publish(daemon.topic, *(b"%d" % number for number in range(10)))
@@ -438,7 +438,7 @@ def test_ordered_channel_keeps_the_order_of_publication_through_several_rewinds(
 
 
 def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Syncer) -> None:
-    daemon = Daemon(tmp_path / "0", syncer, OPTIONS | {"retention_time": SECOND // 2})
+    daemon = Journaled(tmp_path / "0", syncer, OPTIONS | {"retention_time": SECOND // 2})
     channel(daemon)
     publish(daemon.topic, b"old")
     consume(daemon)
@@ -452,14 +452,14 @@ def test_restarts_do_not_prolong_the_life_of_messages(tmp_path: Path, syncer: Sy
     raise AssertionError("it is still retained")
 
 
-def test_messages_too_old_when_a_rewind_begins_do_not_come_again(finished: Daemon) -> None:
+def test_messages_too_old_when_a_rewind_begins_do_not_come_again(finished: Journaled) -> None:
     again = finished.after_kill(retention_time=1)
     assert history(again).count == 3, "the last segment is kept until another follows"
     assert rewind(again) == history(again).count == 0
     assert not consume(again)
 
 
-def test_kill_of_a_daemon_that_retains_nothing_any_more_leaves_nothing_to_do(finished: Daemon) -> None:
+def test_kill_of_a_daemon_that_retains_nothing_any_more_leaves_nothing_to_do(finished: Journaled) -> None:
     daemon = finished.after_kill(retention_time=1)
     journal_of(daemon).compactor.compact()
     assert history(daemon).count == 0
@@ -496,7 +496,7 @@ class SeenHistory(TopicHistory):
         return super()._done(queue, begin, end)
 
 
-def run_model(daemon: Daemon, operations: list[tuple[str, int]]) -> Iterator[Daemon]:
+def run_model(daemon: Journaled, operations: list[tuple[str, int]]) -> Iterator[Journaled]:
     """Each daemon after the first one; a body is the number of its message in the journal.
 
     What a daemon did not retain any more may come again after a kill: if a segment still has it, because of another

@@ -18,7 +18,7 @@ from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal import records
 from gnsqd.shared.journal.records import Encoder
 from gnsqd.shared.journal.spans import Spans
-from unit.queues.journal.topics import Topic, failing, frame, notes
+from unit.queues.journal.topics import JournaledTopic, failing, frame, notes
 from unit.storage.conftest import OpenTopic
 
 HELD = 50_000  # messages
@@ -38,7 +38,7 @@ class Notes(QueueNotes):
             yield piece
 
 
-class Holding(Topic):
+class Holding(JournaledTopic):
     """A topic with one channel, which holds back the messages from 1 to HELD, each delivered twice."""
 
     kind = Notes

@@ -17,7 +17,7 @@ from gnsqd.queues.message import Message
 from gnsqd.shared.errors import StartError
 from gnsqd.storage.syncer import Syncer
 from unit.broker.fakes import MINUTE, FakeConsumer, bodies_of, eventually, settle
-from unit.queues.journal.test_backend import FAR, Daemon, channel
+from unit.queues.journal.test_backend import FAR, Journaled, channel
 
 BATCH = 2
 OLD = Counter(b"%d" % number for number in range(6)) + Counter([b"later"])
@@ -36,7 +36,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 def disk_queues(tmp_path: Path, syncer: Syncer) -> Path:
     """What a clean exit left: in two channels and in a topic without any, in several files each."""
     directory = tmp_path / "queues"
-    plain = Daemon(directory, syncer, {"durability": "none", "max_bytes_per_file": 100}, TOPICS)
+    plain = Journaled(directory, syncer, {"durability": "none", "max_bytes_per_file": 100}, TOPICS)
     for name in TOPICS:
         topic = plain.registry.get_topic(name)
         topic.publish([b"%d" % number for number in range(6)])
@@ -63,7 +63,7 @@ def before_each_change(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]
 
 def left_in(directory: Path, syncer: Syncer) -> tuple[dict[str, Counter[bytes]], str]:
     """The messages of both channels that the next daemon finds, as many `?` as the topic without any has, its log."""
-    daemon = Daemon(directory, syncer, {}, TOPICS)
+    daemon = Journaled(directory, syncer, {}, TOPICS)
     found = {name: bodies_in(daemon.registry.get_topic("t").get_channel(name)) for name in TOPICS["t"]}
     found["alone"] = Counter({b"?": daemon.registry.get_topic("alone").depth})
     killall(daemon.around.greenlets)
@@ -86,7 +86,7 @@ def test_kill_at_any_time_of_a_move_leaves_each_message_once(
         before_each_change(
             patch, lambda: states.append(shutil.copytree(disk_queues, tmp_path / f"killed{len(states)}"))
         )
-        moved = Daemon(disk_queues, syncer, {}, TOPICS)
+        moved = Journaled(disk_queues, syncer, {}, TOPICS)
     assert not list(disk_queues.glob("*.diskqueue.0*"))
     assert bodies_in(channel(moved)) == OLD
     logs = []
@@ -119,7 +119,7 @@ def test_every_start_goes_on_where_the_kill_came(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", counting)
-            daemon = Daemon(directory, syncer, {}, TOPICS)
+            daemon = Journaled(directory, syncer, {}, TOPICS)
         if not next_directory.exists():
             break
         kills += 1
@@ -144,7 +144,7 @@ def test_start_that_is_to_end_leaves_the_rest_to_the_next(
     with monkeypatch.context() as patch:
         patch.setattr("unit.broker.fakes.Fakes.check_exit", staticmethod(check_exit))
         with pytest.raises(StartError):
-            Daemon(disk_queues, syncer, {}, TOPICS)
+            Journaled(disk_queues, syncer, {}, TOPICS)
     assert list(disk_queues.glob("t:c.diskqueue.0*"))
     found, log = left_in(disk_queues, syncer)
     assert found["c"] == found["d"] == OLD
@@ -157,7 +157,7 @@ def test_start_that_is_to_end_leaves_the_rest_to_the_next(
 def test_what_is_deleted_while_it_waits_for_the_move_of_another_is_gone(
     disk_queues: Path, syncer: Syncer, deleted: str
 ) -> None:
-    daemon = Daemon(disk_queues, syncer, {}, {"t": []})  # its channels are made once it serves
+    daemon = Journaled(disk_queues, syncer, {}, {"t": []})  # its channels are made once it serves
     topic = daemon.registry.get_topic("t")
     moves = [spawn(topic.get_channel, name) for name in TOPICS["t"]]
     settle()  # the first has moved a batch, the second waits
@@ -176,7 +176,7 @@ def test_publishers_go_on_while_a_start_looks_for_what_was_moved(
 ) -> None:
     monkeypatch.setattr("gnsqd.broker.registry.PRECREATION_PATIENCE", 0)
     monkeypatch.setattr("gnsqd.hub.cooperative.TURN_SECONDS", -1)  # a turn for others after each message
-    daemon = Daemon(disk_queues, syncer, {"mem_queue_size": 0}, {})
+    daemon = Journaled(disk_queues, syncer, {"mem_queue_size": 0}, {})
     daemon.around.precreate = ["c", "d"]
     topic = daemon.registry.get_topic("alone")  # whose disk queue nsqd.dat does not list
     (start,) = [greenlet for greenlet in daemon.around.greenlets if greenlet.name == "precreate:alone"]

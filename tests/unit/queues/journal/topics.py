@@ -25,7 +25,7 @@ def journal_options(directory: Path, segment_size: int, durable: bool) -> Option
     return Options(data_path=os.fspath(directory), max_bytes_per_file=segment_size, durability=durability)
 
 
-class Topic:
+class JournaledTopic:
     """As a daemon has it, on segments of `size` bytes; `start` begins the loops that a daemon runs."""
 
     kind = QueueNotes  # the class of what each queue notes

@@ -21,7 +21,7 @@ ALL = 1_000_000
 META = "q.diskqueue.meta.dat"
 
 
-class Disk:
+class SlowDisk:
     """Stands in for os.fsync: notes what was synced, and holds every call up between `hold` and `go_on`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,8 +61,8 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch, syncer: Syncer) -> Iterator[Disk]:
-    disk = Disk(monkeypatch)
+def disk(monkeypatch: pytest.MonkeyPatch, syncer: Syncer) -> Iterator[SlowDisk]:
+    disk = SlowDisk(monkeypatch)
     yield disk
     disk.error = None
     disk.go_on()
@@ -73,7 +73,7 @@ def wait_for_meta(path: Path, text: str) -> None:
 
 
 @pytest.fixture
-def timer(syncer: Syncer, disk: Disk) -> Iterator[None]:
+def timer(syncer: Syncer, disk: SlowDisk) -> Iterator[None]:
     """The loop that syncs by time-out."""
     loop = gevent.spawn(syncer.syncLoop)
     yield
@@ -82,7 +82,7 @@ def timer(syncer: Syncer, disk: Disk) -> Iterator[None]:
     loop.get()
 
 
-def test_data_is_synced_before_meta_has_it(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+def test_data_is_synced_before_meta_has_it(open_queue: OpenQueue, tmp_path: Path, disk: SlowDisk) -> None:
     queue = open_queue(max_bytes_per_file=20)
     queue.put_many([b"123456"] * 3)
     assert queue.start_sync().get() is None
@@ -92,7 +92,7 @@ def test_data_is_synced_before_meta_has_it(open_queue: OpenQueue, tmp_path: Path
     assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat", META]
 
 
-def test_a_slow_disk_stops_neither_the_hub_nor_the_queue(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+def test_a_slow_disk_stops_neither_the_hub_nor_the_queue(open_queue: OpenQueue, tmp_path: Path, disk: SlowDisk) -> None:
     queue = open_queue()
     queue.put_many([b"1", b"2"])
     sync = disk.hold_sync(queue)
@@ -109,7 +109,7 @@ def test_a_slow_disk_stops_neither_the_hub_nor_the_queue(open_queue: OpenQueue, 
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_at_most_sync_every_operations_are_unsynced(open_queue: OpenQueue, disk: Disk, reads: bool) -> None:
+def test_at_most_sync_every_operations_are_unsynced(open_queue: OpenQueue, disk: SlowDisk, reads: bool) -> None:
     queue = open_queue(sync_every=10)
     if reads:
         queue.put_many([b"1"] * 10)
@@ -131,7 +131,7 @@ def test_at_most_sync_every_operations_are_unsynced(open_queue: OpenQueue, disk:
     waiter.get()
 
 
-def test_sync_every_0_syncs_every_operation(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+def test_sync_every_0_syncs_every_operation(open_queue: OpenQueue, tmp_path: Path, disk: SlowDisk) -> None:
     queue = open_queue(sync_every=0)
     for count in range(1, 4):
         queue.put_many([b"1"])
@@ -140,7 +140,7 @@ def test_sync_every_0_syncs_every_operation(open_queue: OpenQueue, tmp_path: Pat
 
 
 def test_a_disk_that_cannot_sync_is_logged_and_tried_again(
-    open_queue: OpenQueue, tmp_path: Path, disk: Disk, log_stream: io.StringIO
+    open_queue: OpenQueue, tmp_path: Path, disk: SlowDisk, log_stream: io.StringIO
 ) -> None:
     queue = open_queue(sync_every=2)
     disk.error = OSError(5, "Input/output error")
@@ -157,7 +157,7 @@ def test_a_disk_that_cannot_sync_is_logged_and_tried_again(
     assert (tmp_path / META).read_text() == "5\n0,0\n0,25\n"
 
 
-def test_close_syncs_the_data_if_there_is_some(open_queue: OpenQueue, disk: Disk) -> None:
+def test_close_syncs_the_data_if_there_is_some(open_queue: OpenQueue, disk: SlowDisk) -> None:
     """The real nsqd leaves that to the system (NSQD-COMPAT 0.1 item 21)."""
     for _ in range(2):
         open_queue().close()
@@ -169,7 +169,9 @@ def test_close_syncs_the_data_if_there_is_some(open_queue: OpenQueue, disk: Disk
 
 
 @pytest.mark.parametrize("empties", [False, True])
-def test_close_waits_for_the_sync_under_way(open_queue: OpenQueue, tmp_path: Path, disk: Disk, empties: bool) -> None:
+def test_close_waits_for_the_sync_under_way(
+    open_queue: OpenQueue, tmp_path: Path, disk: SlowDisk, empties: bool
+) -> None:
     queue = open_queue()
     queue.put_many([b"1"])
     disk.hold_sync(queue)
@@ -188,7 +190,7 @@ def test_close_waits_for_the_sync_under_way(open_queue: OpenQueue, tmp_path: Pat
 
 @pytest.mark.parametrize("drop", [DiskQueue.empty, DiskQueue.delete])
 def test_sync_under_way_does_not_bring_back_what_was_dropped(
-    open_queue: OpenQueue, tmp_path: Path, disk: Disk, drop: Callable[[DiskQueue], None]
+    open_queue: OpenQueue, tmp_path: Path, disk: SlowDisk, drop: Callable[[DiskQueue], None]
 ) -> None:
     queue = open_queue()
     queue.put_many([b"1"])
@@ -199,7 +201,7 @@ def test_sync_under_way_does_not_bring_back_what_was_dropped(
     assert os.listdir(tmp_path) == []
 
 
-def test_sync_under_way_does_not_undo_a_newer_meta_file(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+def test_sync_under_way_does_not_undo_a_newer_meta_file(open_queue: OpenQueue, tmp_path: Path, disk: SlowDisk) -> None:
     queue = open_queue(max_bytes_per_file=20)
     queue.put_many([b"123456"])
     sync = disk.hold_sync(queue)
@@ -214,7 +216,9 @@ def test_sync_under_way_does_not_undo_a_newer_meta_file(open_queue: OpenQueue, t
     assert sorted(os.listdir(tmp_path)) == ["q.diskqueue.000000.dat", "q.diskqueue.000001.dat", META]
 
 
-def test_new_file_numbers_come_with_positions_that_are_safe(open_queue: OpenQueue, tmp_path: Path, disk: Disk) -> None:
+def test_new_file_numbers_come_with_positions_that_are_safe(
+    open_queue: OpenQueue, tmp_path: Path, disk: SlowDisk
+) -> None:
     queue = open_queue(max_bytes_per_file=20)
     disk.hold()
     queue.put_many([b"123456"] * 3)
@@ -226,7 +230,9 @@ def test_new_file_numbers_come_with_positions_that_are_safe(open_queue: OpenQueu
     assert (tmp_path / META).read_text() == "1\n1,0\n1,10\n"
 
 
-def test_stop_awaits_syncs_of_deleted_queues(open_queue: OpenQueue, tmp_path: Path, syncer: Syncer, disk: Disk) -> None:
+def test_stop_awaits_syncs_of_deleted_queues(
+    open_queue: OpenQueue, tmp_path: Path, syncer: Syncer, disk: SlowDisk
+) -> None:
     queues = [open_queue(f"q{i}") for i in range(4)]
     disk.hold()
     for queue in queues:
@@ -261,7 +267,7 @@ def test_sync_timeout_syncs_whatever_has_changed(open_queue: OpenQueue, tmp_path
 
 
 @pytest.mark.usefixtures("timer")
-def test_sync_timeout_counts_from_the_first_unsynced_operation(open_queue: OpenQueue, disk: Disk) -> None:
+def test_sync_timeout_counts_from_the_first_unsynced_operation(open_queue: OpenQueue, disk: SlowDisk) -> None:
     queue = open_queue(sync_every=10**9)
     queue.sync_timeout = 200_000_000
     started = time.monotonic()
@@ -275,7 +281,7 @@ def test_sync_timeout_counts_from_the_first_unsynced_operation(open_queue: OpenQ
 
 @pytest.mark.usefixtures("timer")
 def test_failed_sync_is_tried_again_by_the_timer(
-    open_queue: OpenQueue, tmp_path: Path, disk: Disk, log_stream: io.StringIO
+    open_queue: OpenQueue, tmp_path: Path, disk: SlowDisk, log_stream: io.StringIO
 ) -> None:
     disk.error = OSError(5, "Input/output error")
     queue = open_queue()
