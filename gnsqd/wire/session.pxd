@@ -32,5 +32,6 @@ cdef class Session:
     @cython.locals(command=Command)
     cdef _go_on(self)
     cdef bint _receive(self) except -1
-    @cython.locals(client=ClientV2, channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint)
+    @cython.locals(client=ClientV2, channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint,
+                   is_full=cython.bint)
     cpdef messagePump(self)

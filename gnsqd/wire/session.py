@@ -292,9 +292,11 @@ class Session:
                             id = message.id.decode()
                             self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", id, client, body)
                     client.send_messages(messages)
+                    is_full = len(messages) == window
+                    messages = []  # a client that waits keeps none of them
                     if channel.queue.ordered:
                         client.flush()  # the next one comes only after this one
-                    if len(messages) < window:
+                    if not is_full:
                         if channel.waits(client):
                             client.wait_or_flush()
                         else:
