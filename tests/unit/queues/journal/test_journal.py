@@ -1,4 +1,4 @@
-"""The journal of a topic: what it holds survives kills at every byte, and goes when nobody needs it (DESIGN 2)."""
+"""The journal of a topic: what it holds survives kills at every byte, and goes when nobody needs it."""
 
 import errno
 import io
