@@ -1,7 +1,7 @@
 """The daemons under comparison, each a lane: a name and a command line.
 
-A running one is `kit.daemons.Instance`, as in the tests: free ports, data of its own, and a log file that it writes a few
-lines to. Its CPU time and its memory come from /proc, so the benchmarks need Linux.
+A running one is `kit.daemons.Instance`, as in the tests: free ports, data of its own, and a log file with a few lines.
+Its CPU time and its memory come from /proc, so the benchmarks need Linux.
 """
 
 import contextlib
