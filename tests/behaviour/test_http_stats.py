@@ -60,7 +60,7 @@ def occupy(nsqd: Instance) -> list[NSQClient]:
     wait_for(nsqd, "a", "c1", deferred_count=1, in_flight_count=3)
     for name in ("none", "c2"):
         wait_for(nsqd, "a", name, depth=5)
-    wait_for(nsqd, "e%23ephemeral", "f#ephemeral", in_flight_count=1)
+    wait_for(nsqd, "e#ephemeral", "f#ephemeral", in_flight_count=1)
     return clients
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from kit import preloaded
 from kit.daemons import Instance, eventually
 from kit.lookupds import RunningLookupd
 from kit.nsq_client import HEARTBEAT, MESSAGE, NSQClient
@@ -122,8 +123,9 @@ def open_files(pid: int | str) -> list[str]:
 
 
 def sockets(daemon: Instance) -> int:
-    """Returns how many sockets the daemon has open."""
-    return sum(file.startswith("socket:") for file in open_files(daemon.pid))
+    """Returns how many sockets the daemon has open, without that of a fork to the process that started it."""
+    own = sum(file.startswith("socket:") for file in open_files(daemon.pid))
+    return own - isinstance(daemon.process, preloaded.Process)
 
 
 def opened(directory: Path) -> int:
