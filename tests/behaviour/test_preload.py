@@ -58,7 +58,7 @@ def address_of(parent: int) -> str:
 
 
 def start_parent(command: str) -> None:
-    """By two commands at once."""
+    """Starts it by two commands together."""
     for started in [subprocess.Popen([command, "--version"], stdout=subprocess.DEVNULL) for _ in range(2)]:
         assert started.wait(DEADLINE) == 0
     assert len(parents()) == 1
@@ -66,7 +66,7 @@ def start_parent(command: str) -> None:
 
 @pytest.fixture(scope="module")
 def command() -> Iterator[str]:
-    """The command by the name of nsqd, with nsqlookupd beside it."""
+    """Returns the command by the name of nsqd, with nsqlookupd beside it."""
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("GNSQD_PRELOAD", "1")
         patch.setenv(MARK, "1")
@@ -100,7 +100,7 @@ def test_signal_to_the_command_ends_both_and_frees_the_port(daemon: Instance, na
 
 
 def test_fork_runs_nothing_before_the_command_confirms(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command may have given up, and runs the daemon itself."""
+    # The command may have given up, and runs the daemon itself.
     monkeypatch.setattr(socket.socket, "send", lambda *_: 0)
     monkeypatch.setattr(preloaded, "Process", lambda _, connection: os.close(connection))
     read_end, write_end = os.pipe()
@@ -128,7 +128,7 @@ def test_daemon_goes_on_without_its_parent_and_later_ones_have_another(daemon: I
 
 
 def test_fork_has_what_the_command_has(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard streams, working directory, environment, umask, arguments, limits."""
+    # Standard streams, working directory, environment, umask, arguments, limits.
     (tmp_path / "data" / "sub").mkdir(parents=True)
     (tmp_path / "data" / "config").write_text('log_prefix = "from stdin "')
     script = 'cd sub && umask 077 && exec "$0" "$@" --config=/dev/stdin <../config'

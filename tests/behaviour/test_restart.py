@@ -81,7 +81,7 @@ def test_messages_survive_wherever_they_were(nsqd_factory: DaemonFactory) -> Non
 
 
 def test_half_read_queue_goes_on_where_it_was(nsqd_factory: DaemonFactory) -> None:
-    """The sizes are those of nsqd's own test of a restart."""
+    # The sizes are those of nsqd's own test of a restart.
     nsqd = nsqd_factory("--mem-queue-size=100", "--max-bytes-per-file=10240")
     bodies = [b"%d" % number * 10 for number in range(300)]
     create(nsqd, "t", "c")

@@ -30,11 +30,9 @@ class Account:
         self._client: NSQClient | None = None
 
     def publish(self, verb: str, *sizes: int) -> bool:
-        """Publish bodies of these many bytes, all with one MPUB or /mpub, else one by one until one is refused.
-
-        Whether they were acknowledged. A refusal must be in the right form. With a daemon that dies meanwhile they
-        are `unanswered` and may come or not.
-        """
+        """Publishes bodies of these many bytes, all with one MPUB or /mpub, else one by one until one is refused.
+        Returns True if they were acknowledged. A refusal must be in the right form. With a daemon that dies meanwhile
+        they are `unanswered` and may come or not."""
         batches = [list(sizes)] if verb in ("MPUB", "/mpub") else [[size] for size in sizes]
         for batch in batches:
             bodies = [self._body(number, size) for number, size in enumerate(batch)]
@@ -76,15 +74,14 @@ class Account:
         return False
 
     def disconnect(self) -> None:
-        """Close the publisher's connection; the next message makes a new one."""
+        """Closes the publisher's connection; the next message makes a new one."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def settle(self, *, lost: int = 0, twice: bool = False) -> None:
-        """Read all of the topic through channel `c` and judge: at most `lost` acknowledged messages may be missing,
-        and none may come twice unless `twice`.
-        """
+        """Reads all of the topic through channel `c` and judges: at most `lost` acknowledged messages may be missing,
+        and none may come twice unless `twice`."""
         self.disconnect()
         delivered = Counter(drain(self.daemon, self.topic))
         missing = Counter(self.acknowledged) - delivered
@@ -97,7 +94,8 @@ class Account:
 
 
 def _kept(batch: list[bytes], delivered: Counter[bytes]) -> int:
-    """How many at the beginning of a refused batch may have come: all but the last one, without a gap."""
+    """Returns how many bodies at the beginning of a refused batch may have come: all but the last one, without a
+    gap."""
     kept = 0
     while kept < len(batch) - 1 and batch[kept] in delivered:
         kept += 1
@@ -105,7 +103,7 @@ def _kept(batch: list[bytes], delivered: Counter[bytes]) -> int:
 
 
 def next_body(client: NSQClient) -> bytes:
-    """The body of the next message, which is finished; heartbeats before it are answered."""
+    """Returns the body of the next message, which it finishes; heartbeats before it are answered."""
     while (frame := client.frame()).type != MESSAGE:
         assert frame == (RESPONSE, HEARTBEAT)
         client.command(b"NOP")

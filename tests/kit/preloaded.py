@@ -28,7 +28,8 @@ def run(
     cwd: Path | None = None,
     env: dict[str, str] | None = None,
 ) -> tuple[int, bytes, bytes]:
-    """Exit code and what was printed on both streams; subprocess.TimeoutExpired after `timeout` s, and it is killed."""
+    """Returns the exit code and what was printed on both streams. Raises subprocess.TimeoutExpired after `timeout` s,
+    and it is killed."""
     ends = [os.pipe(), os.pipe(), os.pipe()]
     (input_read, input_write), (out_read, out_write), (err_read, err_write) = ends
     try:

@@ -1,4 +1,4 @@
-"""What tests of several packages count."""
+"""Counters that tests of several packages use."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The directories that were listed."""
+    """Yields the directories that were listed."""
     listed: list[str] = []
     list_directory, scan_directory = os.listdir, os.scandir
 

@@ -212,7 +212,7 @@ def test_scrape_config_has_the_job_and_the_rules_that_belong_together() -> None:
 
 
 def rows(families: list[Any], prefix: str) -> list[str]:
-    """The first cells of each row in the tables of contrib/docs/metrics.md. Types are those of OpenMetrics."""
+    """Returns the first cells of each row in the tables of contrib/docs/metrics.md. Types are those of OpenMetrics."""
     found = []
     for family in families:
         if family.name.startswith(prefix):

@@ -13,7 +13,7 @@ NOW = 1_800_000_000_000_000_000 // TICK * TICK
 
 
 def parts(id: bytes) -> tuple[int, int, int]:
-    """(tick since the epoch of ids, node id, sequence)."""
+    """Returns (tick since the epoch of ids, node id, sequence)."""
     number = int(id, 16)
     return number >> 22, number >> 12 & 0x3FF, number & 0xFFF
 

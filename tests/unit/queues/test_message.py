@@ -35,7 +35,7 @@ def test_ids_of_messages_published_together_are_consecutive() -> None:
 
 
 def test_attempts_stop_at_65535() -> None:
-    """Corrected (NSQD-COMPAT 0.1, item 25): the real daemon's go on at 0."""
+    # Corrected (NSQD-COMPAT 0.1, item 25): the real daemon's go on at 0.
     payload = struct.pack(">qH16s", TIME, 65534, ID) + b"x"
     made = message_from_payload(payload)
     attempts = [struct.unpack_from(">H", made.next_delivery(), 16)[0] for _ in range(3)]

@@ -20,7 +20,7 @@ def test_payload_is_timestamp_attempts_id_body() -> None:
 
 
 def test_meta_is_five_numbers_on_three_lines() -> None:
-    """Some forms are written by nobody, but read by the real nsqd."""
+    # Some forms are written by nobody, but read by the real nsqd.
     text = b"27\n0,749\n2,417\n"
     assert Meta(27, 0, 749, 2, 417).format() == text
     for form in (text, text[:-1], b"+" + text, text + b"more"):

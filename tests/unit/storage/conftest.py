@@ -21,7 +21,7 @@ OpenTopic = Callable[..., JournaledTopic]
 
 
 def list_data_files(data_path: Path) -> DataFiles:
-    """As a daemon that starts there; StorageError."""
+    """Lists them as a daemon that starts there. Raises StorageError."""
     return DataFiles(os.fspath(data_path), list_names(os.fspath(data_path)))
 
 
@@ -34,13 +34,14 @@ def syncer() -> Iterator[Syncer]:
 
 @pytest.fixture
 def log_stream() -> io.StringIO:
-    """What the queues of a test have logged."""
+    """Returns the log of the queues of a test."""
     return io.StringIO()
 
 
 @pytest.fixture
 def open_queue(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[OpenQueue]:
-    """`open_queue(max_bytes_per_file=100)`; records may be of any size up to 1000 bytes unless given otherwise."""
+    """Yields `open_queue(max_bytes_per_file=100)`; records may be of any size up to 1000 bytes unless given
+    otherwise."""
     queues: list[DiskQueue] = []
 
     def open(
@@ -62,7 +63,7 @@ def open_queue(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Itera
 
 @pytest.fixture
 def open_topic(tmp_path: Path, syncer: Syncer, log_stream: io.StringIO) -> Iterator[OpenTopic]:
-    """`open_topic(durable=True)` on the files of `tmp_path`, or of another directory."""
+    """Yields `open_topic(durable=True)` on the files of `tmp_path`, or of another directory."""
     topics: list[JournaledTopic] = []
 
     def open(

@@ -6,7 +6,7 @@ import gevent
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    """Let them go on until it is true; gevent.Timeout after 30 s."""
+    """Lets other greenlets go on until it is true; raises gevent.Timeout after 30 s."""
     with gevent.Timeout(30):
         while not condition():
             gevent.sleep(0.001)

@@ -60,7 +60,7 @@ def test_lock_leaves_no_file_and_no_descriptor(tmp_path: Path, monkeypatch: pyte
 
 
 def run(directory: Path | str, log: io.StringIO) -> list[str]:
-    """Sweep; the lines that were logged."""
+    """Sweeps; returns the lines that were logged."""
     names = os.listdir(directory or ".")
     clean_up(DataFiles(os.fspath(directory), names), names, Logger("", Level.DEBUG, log))
     return [line.split(" ", 2)[2] for line in log.getvalue().splitlines()]
@@ -115,7 +115,7 @@ def test_only_regular_files_go(tmp_path: Path, log: io.StringIO) -> None:
 def test_due_times_go_only_without_meta_and_data(
     tmp_path: Path, log: io.StringIO, queue: str, rest: str, kept: bool
 ) -> None:
-    """What nsqd leaves of a deleted queue are its `.bad` files alone."""
+    # What nsqd leaves of a deleted queue are its `.bad` files alone.
     names = [f"{queue}:other.diskqueue.meta.dat", f"o{queue}.diskqueue.000000.dat"]
     if rest:
         names.append(f"{queue}.diskqueue.{rest}")
@@ -150,7 +150,7 @@ def test_what_cannot_be_removed_is_one_line_and_hinders_nothing(
 
 
 class DiskOfSize:
-    """What `os.statvfs` says, in blocks of 4096 bytes, and how often it was asked."""
+    """Answers as `os.statvfs`, in blocks of 4096 bytes, and counts the calls."""
 
     def __init__(self) -> None:
         self.free = MINIMUM

@@ -59,7 +59,7 @@ def test_only_what_is_missing_counts_as_synced(tmp_path: Path) -> None:
 def test_file_system_without_full_syncs_is_synced_as_far_as_it_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As macOS has them: what such a file system answers is not an error of the disk, and all else is one."""
+    # As macOS has them: what such a file system answers is not an error of the disk, and all else is one.
     synced: list[int] = []
     answer = errno.ENOTSUP
 

@@ -1,4 +1,4 @@
-"""Who waits for which fsync. The fsync of these tests takes as long as the test lets it."""
+"""Group commit: one fsync serves all that wait for it. The fsync of these tests takes as long as the test lets it."""
 
 import gevent
 import pytest
@@ -12,7 +12,7 @@ PATIENCE = 10.0  # seconds
 
 
 class Disk:
-    """What was written last, and what of it is synced."""
+    """Knows the last write, and what of it is synced."""
 
     def __init__(self) -> None:
         self.written = self.synced = 0
@@ -31,7 +31,7 @@ class Disk:
         return error
 
     def end_sync(self, outcome: StorageError | Exception | None = None) -> None:
-        """The one under way, once there is one."""
+        """Ends the fsync under way, once there is one."""
         assert self.begun.wait(PATIENCE)
         self.begun.clear()
         ended, self.outcome = self.outcome, AsyncResult()
@@ -41,7 +41,7 @@ class Disk:
             ended.set_exception(outcome)
 
     def commit(self) -> "gevent.Greenlet[[], None]":
-        """Write something and have it synced."""
+        """Writes something and has it synced."""
         self.written += 1
         number = self.written
         waiting = gevent.spawn(self.commits.wait, lambda: self.synced >= number)

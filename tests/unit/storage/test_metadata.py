@@ -48,7 +48,7 @@ def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_file_is_read_as_go_reads_it(tmp_path: Path, text: str, topics: list[TopicMetadata] | str) -> None:
-    """More is in the tests of `gotext`."""
+    # More is in the tests of `gotext`.
     path = tmp_path / "nsqd.dat"
     path.write_text(text, "utf-8")
     if isinstance(topics, list):
@@ -103,7 +103,7 @@ class Writing:
             self._permits.release()
 
     def create(self, name: str) -> "gevent.Greenlet[[], None]":
-        """Somebody who has created a topic and waits for it to be on disk."""
+        """Starts somebody who has created a topic and waits for it to be on disk."""
         creator = gevent.spawn(self._create, name)
         gevent.sleep(0)
         return creator

@@ -93,7 +93,7 @@ def test_a_journal_that_is_compacted_and_removed(open_topic: OpenTopic, freed: l
 
 
 def test_a_file_of_the_same_name_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many are being removed, and at an exit nothing is left of them."""
+    # However many are being removed, and at an exit nothing is left of them.
     monkeypatch.setattr(syncer_module, "LARGE", 1)
     syncer = Syncer()
     files = [tmp_path / f"t.diskqueue.{number:06d}.dat" for number in range(2 * MAX_KEPT)]

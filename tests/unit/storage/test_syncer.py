@@ -1,4 +1,4 @@
-"""Which queues the timer of `--sync-timeout` syncs."""
+"""The queues that the timer of `--sync-timeout` syncs."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def syncer() -> Iterator[Syncer]:
 
 
 def test_a_queue_that_is_closed_while_it_waits_for_others_is_not_synced(syncer: Syncer) -> None:
-    """A sync would bring the meta file of a deleted queue back."""
+    # A sync would bring the meta file of a deleted queue back.
     busy = [SyncedQueue(syncer) for _ in range(THREADS - 1)]
     closed, last = SyncedQueue(syncer), SyncedQueue(syncer)
     eventually(lambda: all(queue.syncs for queue in busy))

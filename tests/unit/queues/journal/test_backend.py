@@ -83,12 +83,12 @@ class Journaled:
         killall(self.around.greenlets)
 
     def flush(self) -> None:
-        """What the loop does after some milliseconds."""
+        """Flushes as the loop does after some milliseconds."""
         settle()
         self.around.stores.journals.flush_dirty()
 
     def after_kill(self, directory: Path | None = None, **options: Any) -> "Journaled":
-        """What the next process makes of the files as they are now, in a new directory."""
+        """Returns a daemon on the files as they are now, in a new directory."""
         self.flush()
         directory = directory or Path(mkdtemp(dir=self.directory.parent)) / "data"
         shutil.copytree(self.directory, directory)
@@ -97,29 +97,29 @@ class Journaled:
 
     @property
     def listed(self) -> dict[str, list[str]]:
-        """What nsqd.dat lists."""
+        """Returns the topics that nsqd.dat lists."""
         return {name: list(topic.channels) for name, topic in self.registry.topics.items()}
 
     def converted(self) -> "Journaled":
-        """A clean exit, and then a start without durability."""
+        """Exits cleanly, and starts without durability."""
         listed = self.listed
         self.registry.close()
         return Journaled(self.directory, self.syncer, self.options | {"durability": "none"}, listed)
 
 
 def fail(*arguments: object) -> int:
-    """In place of a system call."""
+    """Fails in place of a system call."""
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def full(*arguments: object) -> int:
-    """The same on a full disk."""
+    """Fails in place of a system call, as on a full disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @contextmanager
 def daemons_of(options: dict[str, Any]) -> Iterator[list[Journaled]]:
-    """A list with one daemon, for an example of a property. All that are in the list are gone afterwards."""
+    """Yields a list with one daemon, for an example of a property. All that are in the list are gone afterwards."""
     syncer = Syncer()
     with TemporaryDirectory() as directory:
         daemons = [Journaled(Path(directory) / "0", syncer, options)]
@@ -136,7 +136,7 @@ def channel(daemon: Journaled, name: str = "c") -> Channel:
 
 
 def take_both(queue: Channel) -> list[Message]:
-    """The only two messages of a channel, wherever they are."""
+    """Returns the only two messages of a channel, wherever they are."""
     queue.process_due(FAR)
     found: list[Message] = []
     while len(found) < 2:
@@ -246,7 +246,8 @@ def test_clean_exit_syncs_all_segments_and_the_directory(
 
 
 def to_convert(directory: Path, syncer: Syncer) -> Fakes:
-    """What is around a daemon without durability that has yet to convert a journal with one message for channel c."""
+    """Returns the surroundings of a daemon without durability that has yet to convert a journal with one message for
+    channel c."""
     daemon = Journaled(directory, syncer, {})
     channel(daemon)
     daemon.topic.publish([b"0"])
@@ -257,7 +258,7 @@ def to_convert(directory: Path, syncer: Syncer) -> Fakes:
 def test_conversion_syncs_the_directory_after_the_disk_queues_and_before_the_journal_is_void(
     tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a loss of power could leave a void journal, and no disk queues."""
+    # Otherwise a loss of power could leave a void journal, and no disk queues.
     plain = to_convert(tmp_path / "a", syncer)
     calls: list[str] = []
     rename, fsync, pwritev = os.rename, os.fsync, os.pwritev
@@ -368,7 +369,7 @@ def test_import_that_fails_after_its_put_keeps_no_segments_and_doubles_nothing(
 
 
 def test_nothing_comes_back_after_failed_fsync(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what was finished nor a channel that was deleted, though nothing is published any more."""
+    # Neither what was finished nor a channel that was deleted, though nothing is published any more.
     first = Journaled(tmp_path / "a", syncer, {"durability": "disk"})
     for name in ("c", "gone"):
         channel(first, name)

@@ -31,7 +31,7 @@ def run_convert(directory: Path) -> None:
 
 
 def kill(directory: Path, monkeypatch: pytest.MonkeyPatch, which: Container[int]) -> list[Path]:
-    """Convert the directory; what it was before some changes, as a kill leaves it."""
+    """Converts the directory; returns its states before some changes, as a kill leaves them."""
     states: list[Path] = []
     changes = count()
 
@@ -47,7 +47,7 @@ def kill(directory: Path, monkeypatch: pytest.MonkeyPatch, which: Container[int]
 
 
 def damages(directory: Path) -> list[str]:
-    """What `data verify` finds."""
+    """Returns the findings of `data verify`."""
     checker = Checker(list_directory(str(directory)), False, 1 << 20, lambda size: None)
     found = list(checker.check_directory())
     for queue in checker._directory.queues.values():
@@ -56,7 +56,7 @@ def damages(directory: Path) -> list[str]:
 
 
 def left_in(directory: Path) -> dict[str, Counter[bytes]]:
-    """The bodies in each disk queue; journals are gone."""
+    """Returns the bodies in each disk queue; journals are gone."""
     found = list_directory(str(directory))
     assert not found.journals
     assert found.listed is not None
@@ -97,7 +97,7 @@ def half_moved(disk_queues: Path, tmp_path: Path, syncer: Syncer, monkeypatch: p
 def test_it_is_resumed_exactly_once(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
-    """In between, `data verify` finds no damage."""
+    # In between, `data verify` finds no damage.
     expected = {"t": Counter[bytes](), "t:c": OLD, "t:d": OLD, "alone": OLD}
     source: Path = request.getfixturevalue(start)
     random = Random(1)

@@ -59,7 +59,7 @@ def state_of(segment: Segment) -> tuple[object, ...]:
 
 
 def without_index(path: Path) -> None:
-    """As gnsqd wrote it before there was an index."""
+    """Leaves the index out, as gnsqd wrote files before there was one."""
     data = path.read_bytes()
     salt = parse_first_line(data)
     assert salt is not None
@@ -147,7 +147,7 @@ def test_start_reads_the_last_segment_and_the_ends_of_others(tmp_path: Path, syn
 @pytest.mark.parametrize("durability", ["process", "disk"])
 @pytest.mark.parametrize("has_old", [False, True], ids=["none", "old"])
 def test_missing_index_is_written(tmp_path: Path, syncer: Syncer, durability: str, has_old: bool) -> None:
-    """A kill may come before it. Until it is there, a rewind nevertheless finds which messages are not due."""
+    # A kill may come before it. Until it is there, a rewind nevertheless finds which messages are not due.
     options = SMALL | {"retention_bytes": 1 << 30, "durability": durability}
     daemon = Journaled(tmp_path / "a", syncer, options)
     channel(daemon)

@@ -25,7 +25,7 @@ Open = Callable[..., tuple[Journal, QueueNotes, QueueNotes]]
 
 @pytest.fixture
 def open_journal(open_topic: OpenTopic, tmp_path: Path) -> Open:
-    """A journal on the files of `directory`, its topic's queue and that of a channel, as a topic begins."""
+    """Opens a journal on the files of `directory`, its topic's queue and that of a channel, as a topic begins."""
 
     def open(
         directory: Path = tmp_path, size: int = 1 << 30, durable: bool = False
@@ -135,7 +135,7 @@ def test_every_kind_of_torn_end_is_cut_off_and_the_rest_counts(
 
 
 def test_body_that_looks_like_a_record_is_none(open_journal: Open, tmp_path: Path) -> None:
-    """Where a damaged record is searched for the next one, what a publisher put into a body must not count."""
+    # Where a damaged record is searched for the next one, what a publisher put into a body must not count.
     journal, _, _ = open_journal()
     forged = Encoder(0).spans(FINISHED, 0, [(0, 1000)])
     journal.log.append([len(forged).to_bytes(4, "big") + forged])
@@ -170,7 +170,7 @@ def test_segment_that_can_not_be_begun_leaves_no_file(
 def test_commit_returns_only_after_an_fsync_that_worked(
     open_journal: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else everything unconfirmed goes to a new segment, and attempts that keep failing leave no files."""
+    # Else everything unconfirmed goes to a new segment, and attempts that keep failing leave no files.
     journal, _, _ = open_journal(durable=True)
     put(journal, 1, 2)
     with monkeypatch.context() as patch:
@@ -304,7 +304,7 @@ def test_numbers_of_messages_that_a_kill_prevented_are_given_again(
 
 
 def test_segments_without_messages_do_not_come_back(open_journal: Open, tmp_path: Path) -> None:
-    """What a replay has no use for is deleted, with what it recorded of an exit that was not finished."""
+    # What a replay has no use for is deleted, with what it recorded of an exit that was not finished.
     journal, _, _ = open_journal()
     put(journal, 1)
     journal.flush()

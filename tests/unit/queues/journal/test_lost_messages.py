@@ -1,4 +1,5 @@
-"""What damage to a journal costs, and that it is reported: a missing segment, a bit that flipped. No false report."""
+"""The costs of damage to a journal, and their report: a missing segment, a bit that flipped. Nothing is reported
+falsely."""
 
 import json
 import os
@@ -26,7 +27,8 @@ SMALL = {"max_bytes_per_file": 2000}
 
 
 def lay_out(directory: Path, syncer: Syncer) -> list[Path]:
-    """The segments that a killed daemon leaves. Channel `c` is done with a third of its messages, `d` with none."""
+    """Returns the segments that a killed daemon leaves. Channel `c` is done with a third of its messages, `d` with
+    none."""
     daemon = Journaled(directory, syncer, SMALL)
     channel(daemon)
     channel(daemon, "d")
@@ -48,7 +50,7 @@ def errors(daemon: Journaled) -> list[str]:
 
 
 def damage_found(directory: Path) -> list[str]:
-    """What `data verify` finds."""
+    """Returns the findings of `data verify`."""
     data_dir = list_directory(str(directory))
     (journal,) = data_dir.journals.values()
     report = Checker(data_dir, False, 1 << 20, lambda size: None).check_journal(journal, "")
@@ -56,7 +58,7 @@ def damage_found(directory: Path) -> list[str]:
 
 
 def reported(texts: Sequence[str]) -> int:
-    """How many messages the one text that says so reports as lost."""
+    """Returns how many messages the only text about them reports as lost."""
     (found,) = [match for text in texts if (match := re.search(r"(\d+) messages? (is|are) lost, no segment", text))]
     return int(found[1])
 
@@ -85,7 +87,7 @@ def test_messages_of_a_missing_segment_are_reported(tmp_path: Path, syncer: Sync
 def test_messages_of_exchanged_segments_are_reported(
     tmp_path: Path, syncer: Syncer, positions: tuple[int, int]
 ) -> None:
-    """A start counts messages where it meets them last, and none behind these in the segments before."""
+    # A start counts messages where it meets them last, and none behind these in the segments before.
     paths = lay_out(tmp_path / "a", syncer)
     whole = Journaled(shutil.copytree(tmp_path / "a", tmp_path / "b"), syncer, SMALL).take_all("d")
     first, second = (paths[position] for position in positions)
@@ -114,7 +116,7 @@ def test_missing_newest_segments_are_reported(tmp_path: Path, syncer: Syncer) ->
 
 
 def test_missing_segment_after_a_restart_is_reported(tmp_path: Path, syncer: Syncer) -> None:
-    """The segment of a daemon that was killed says that another follows once the next daemon has begun it."""
+    # The segment of a daemon that was killed says that another follows once the next daemon has begun it.
     for name in (b"first", b"second"):
         daemon = Journaled(tmp_path, syncer, {})
         channel(daemon)
@@ -130,7 +132,7 @@ def test_missing_segment_after_a_restart_is_reported(tmp_path: Path, syncer: Syn
 def test_segments_that_nobody_needs_any_more_are_not_missing(
     tmp_path: Path, syncer: Syncer, durability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind any deletion may come a kill, or with `disk` a loss of power, which leaves what was synced."""
+    # Behind any deletion may come a kill, or with `disk` a loss of power, which leaves what was synced.
     source = tmp_path / "a"
     options = SMALL | {"durability": durability}
     synced: dict[int, int] = {}  # size by inode

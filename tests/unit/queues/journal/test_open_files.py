@@ -25,7 +25,7 @@ Make = Callable[..., list[Journal]]
 def journals(
     tmp_path: Path, syncer: Syncer, log_stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Make]:
-    """COUNT journals of topics that share files to open."""
+    """Yields COUNT journals of topics that share files to open."""
     made: list[Journal] = []
     monkeypatch.setattr(segments, "MOST", LIMIT)
 

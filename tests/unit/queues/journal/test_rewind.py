@@ -41,7 +41,7 @@ def rewind(daemon: Journaled, name: str = "c", begin: int = 0, end: int = EVERYT
 
 
 def consume(daemon: Journaled, name: str = "c") -> list[Message]:
-    """All that comes, finished."""
+    """Takes all messages and finishes them."""
     found: list[Message] = []
     while batch := daemon.take(name):
         found += batch
@@ -52,7 +52,7 @@ def consume(daemon: Journaled, name: str = "c") -> list[Message]:
 
 @pytest.fixture
 def daemon(tmp_path: Path, syncer: Syncer) -> Journaled:
-    """With the channel c of the topic t."""
+    """Yields a daemon with the channel c of the topic t."""
     daemon = Journaled(tmp_path / "a", syncer, OPTIONS)
     channel(daemon)
     return daemon
@@ -60,7 +60,7 @@ def daemon(tmp_path: Path, syncer: Syncer) -> Journaled:
 
 @pytest.fixture
 def finished(daemon: Journaled) -> Journaled:
-    """Whose channel has finished the messages 0, 1 and 2, all written."""
+    """Returns a daemon whose channel has finished the messages 0, 1 and 2, all written."""
     publish(daemon.topic, b"0", b"1", b"2")
     consume(daemon)
     daemon.flush()
@@ -222,8 +222,8 @@ class Steps:
 
 @pytest.fixture
 def scattered(tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch) -> tuple[Journaled, list[Message]]:
-    """20 messages published, of which each second is finished, after 10 deferred ones, all cancelled; those in flight.
-    A step looks at two."""
+    """Publishes 20 messages and finishes each second of them, after 10 deferred ones, all cancelled; returns the
+    messages in flight. A step looks at two."""
     monkeypatch.setattr(segments, "PIECE", 2)
     daemon = Journaled(tmp_path / "a", syncer, OPTIONS | {"mem_queue_size": 5})
     channel(daemon)
@@ -497,10 +497,9 @@ class SeenHistory(TopicHistory):
 
 
 def run_model(daemon: Journaled, operations: list[tuple[str, int]]) -> Iterator[Journaled]:
-    """Each daemon after the first one; a body is the number of its message in the journal.
-
-    What a daemon did not retain any more may come again after a kill: if a segment still has it, because of another
-    message in it, the next daemon may have room for it. Otherwise that knows that it is absent."""
+    """Runs one daemon after the other; a body is the number of its message in the journal. What a daemon did not retain
+    any more may come again after a kill: if a segment still has it, because of another message in it, the next daemon
+    may have room for it. Otherwise that knows that it is absent."""
     unfinished: dict[str, set[int]] = {"c": set()}
     published = [0]  # no later than that (wall clock, ns), by number
     gone = 1  # messages from this one on were retained whenever a daemon was killed

@@ -61,13 +61,13 @@ class Holding(JournaledTopic):
         return self.channel.pieces
 
     def publish(self, count: int) -> int:
-        """The number of the first."""
+        """Returns the number of the first."""
         first = self.journal.log.append([FRAME] * count)
         self.topic.note_finished_span(first, first + count)
         return first
 
     def fill(self) -> None:
-        """Until the next segment is due, and its snapshot begun."""
+        """Publishes until the next segment is due, and its snapshot begun."""
         self.channel.pieces = 0
         segments = len(self.segments())
         while not self.pieces:
@@ -76,7 +76,7 @@ class Holding(JournaledTopic):
         assert len(self.segments()) == segments
 
     def end_snapshot(self) -> None:
-        """As the loop of all journals does."""
+        """Ends it as the loop of all journals does."""
         segments = len(self.segments())
         for _ in range(HELD // (PIECES * 1000) + 2):
             if len(self.segments()) > segments:
@@ -111,12 +111,12 @@ Replay = Callable[[Holding], Journal]
 
 @pytest.fixture
 def after_kill(open_topic: OpenTopic, tmp_path: Path) -> Replay:
-    """What a daemon finds that starts on a copy of the files."""
+    """Returns the journal of a daemon that starts on a copy of the files."""
     return lambda topic: open_topic(directory=shutil.copytree(topic.directory, tmp_path / "killed")).journal
 
 
 def is_whole(journal: Journal) -> bool:
-    """Whether nothing was lost of what the channel held back when this began."""
+    """Returns True if nothing was lost of what the channel held back when this began."""
     state = journal.replay.queues[1]
     assert not journal.replay.damaged
     assert not journal.replay.lost

@@ -70,7 +70,7 @@ def test_spans_hold_what_a_set_would(
 
 
 def test_a_change_moves_no_more_than_a_block_of_scattered_spans() -> None:
-    """One array of a million spans would move megabytes for each number that a consumer finishes."""
+    # One array of a million spans would move megabytes for each number that a consumer finishes.
     numbers = range(0, 8 * MAX_BLOCK, 2)
     spans = Spans.of(Random(0).sample(numbers, len(numbers)))
     other = Spans()

@@ -1,4 +1,4 @@
-"""What disk queues hold moves to journals, and a kill at any time neither loses nor multiplies it."""
+"""Moves from disk queues to journals: a kill at any time neither loses nor multiplies messages."""
 
 import os
 import re
@@ -27,14 +27,14 @@ CHANGES = ("pwritev", "rename", "unlink")
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small batches, and no fsync, which a kill does not ask for."""
+    """Sets small batches, and no fsync, which a kill does not ask for."""
     monkeypatch.setattr("gnsqd.queues.journal.store.IMPORT_BATCH", BATCH)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
 def disk_queues(tmp_path: Path, syncer: Syncer) -> Path:
-    """What a clean exit left: in two channels and in a topic without any, in several files each."""
+    """Leaves what a clean exit does: messages in two channels and in a topic without any, in several files each."""
     directory = tmp_path / "queues"
     plain = Journaled(directory, syncer, {"durability": "none", "max_bytes_per_file": 100}, TOPICS)
     for name in TOPICS:
@@ -48,7 +48,7 @@ def disk_queues(tmp_path: Path, syncer: Syncer) -> Path:
 
 
 def before_each_change(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]) -> None:
-    """Have `call` called before each change of a file."""
+    """Lets `call` be called before each change of a file."""
 
     def spy(change: Callable[..., Any]) -> Callable[..., Any]:
         def changing(*arguments: Any) -> Any:
@@ -62,7 +62,8 @@ def before_each_change(monkeypatch: pytest.MonkeyPatch, call: Callable[[], None]
 
 
 def left_in(directory: Path, syncer: Syncer) -> tuple[dict[str, Counter[bytes]], str]:
-    """The messages of both channels that the next daemon finds, as many `?` as the topic without any has, its log."""
+    """Returns the messages of both channels that the next daemon finds, as many `?` as the topic without any has, its
+    log."""
     daemon = Journaled(directory, syncer, {}, TOPICS)
     found = {name: bodies_in(daemon.registry.get_topic("t").get_channel(name)) for name in TOPICS["t"]}
     found["alone"] = Counter({b"?": daemon.registry.get_topic("alone").depth})
@@ -102,7 +103,7 @@ def test_kill_at_any_time_of_a_move_leaves_each_message_once(
 def test_every_start_goes_on_where_the_kill_came(
     disk_queues: Path, tmp_path: Path, syncer: Syncer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many starts are killed, each just before it writes how far it is for the third time."""
+    # However many starts are killed, each just before it writes how far it is for the third time.
     directory = disk_queues
     kills = 0
     rename = os.rename

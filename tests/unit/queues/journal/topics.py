@@ -26,7 +26,7 @@ def journal_options(directory: Path, segment_size: int, durable: bool) -> Option
 
 
 class JournaledTopic:
-    """As a daemon has it, on segments of `size` bytes; `start` begins the loops that a daemon runs."""
+    """A topic as a daemon has it, on segments of `size` bytes; `start` begins the loops that a daemon runs."""
 
     kind = QueueNotes  # the class of what each queue notes
 
@@ -50,7 +50,7 @@ class JournaledTopic:
         self._greenlets = [gevent.spawn(self.journals.journal_loop), gevent.spawn(self.journals.compaction_loop)]
 
     def put(self, number_of_messages: int) -> range:
-        """Publish as many, and hand them over to the channels; their numbers."""
+        """Publishes as many, and hands them over to the channels; returns their numbers."""
         first = self.journal.log.next_number
         numbers = range(first, first + number_of_messages)
         for start in range(first, numbers.stop, 500):
@@ -61,7 +61,7 @@ class JournaledTopic:
         return numbers
 
     def put_and_keep_few(self) -> range:
-        """Publish 10,000, and finish all but each 50th; the numbers of those."""
+        """Publishes 10,000, and finishes all but each 50th; returns the numbers of those."""
         kept = self.put(10_000)[::50]
         self.finish(*((number + 1, number + 50) for number in kept))
         return kept
@@ -87,7 +87,7 @@ class JournaledTopic:
 
 
 def notes(name: str, journal: Journal, log: Logger, kind: type[QueueNotes] = QueueNotes) -> QueueNotes:
-    """What a queue notes that has no messages in memory."""
+    """Returns the notes of a queue that has no messages in memory."""
     made = kind(name, journal.states)
     made.queue = Queue(name, Options(), log, Backend())
     return made
@@ -109,7 +109,7 @@ def read_all(journal: Journal, start: int = 1) -> dict[int, bytes]:
 
 
 def failing(code: int) -> Callable[..., NoReturn]:
-    """A call of the system that does not work."""
+    """Returns a call of the system that does not work."""
 
     def fail(*arguments: object) -> NoReturn:
         raise OSError(code, os.strerror(code))

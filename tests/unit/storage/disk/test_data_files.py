@@ -1,4 +1,4 @@
-"""Which queues have files is known from one listing; another is made only where that may be out of date."""
+"""The listing of the data files: one is enough, and another is made only where it may be out of date."""
 
 import os
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_queue_that_was_opened_is_in_doubt_until_it_is_deleted(tmp_path: Path, l
 def test_queues_share_the_listing_of_the_start(
     open_queue: OpenQueue, tmp_path: Path, listings: list[str], damage: str
 ) -> None:
-    """As after a kill, which may leave data files without meta, or with one that is older."""
+    # As after a kill, which may leave data files without meta, or with one that is older.
     for number in range(20):
         if damage != "meta is missing":
             write_pos = 5 if damage == "none" else 0

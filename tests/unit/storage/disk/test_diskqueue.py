@@ -1,4 +1,4 @@
-"""What a healthy disk queue does, and what it leaves on disk (NSQD-COMPAT 4.2 to 4.6)."""
+"""A healthy disk queue, and the files that it leaves (NSQD-COMPAT 4.2 to 4.6)."""
 
 import errno
 import io

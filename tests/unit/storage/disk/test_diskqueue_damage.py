@@ -24,7 +24,7 @@ ALL = 1_000_000
 
 
 def write_queue(path: Path, meta: str | None, *contents: bytes | None) -> None:
-    """A queue by hand: the text of its meta file and the contents of its data files, None for none."""
+    """Writes a queue by hand: the text of its meta file and the contents of its data files, None for none."""
     if meta is not None:
         (path / "q.diskqueue.meta.dat").write_text(meta)
     for number, content in enumerate(contents):
@@ -34,7 +34,7 @@ def write_queue(path: Path, meta: str | None, *contents: bytes | None) -> None:
 
 @pytest.fixture
 def complaints(log_stream: io.StringIO, tmp_path: Path) -> Callable[[], list[str]]:
-    """The WARN and ERROR lines so far, `$D` for the directory; they must contain no other path."""
+    """Returns the WARN and ERROR lines so far, `$D` for the directory; they must contain no other path."""
 
     def complaints() -> list[str]:
         lines = [line.split(" ", 2)[2] for line in log_stream.getvalue().splitlines()]
@@ -114,7 +114,7 @@ def test_opened_queue_has_all_that_is_there_and_writes_over_nothing(
 
 
 def test_depth_never_hides_what_can_be_read(open_queue: OpenQueue, tmp_path: Path) -> None:
-    """The real nsqd reports 0 and then negative depths here."""
+    # The real nsqd reports 0 and then negative depths here.
     write_queue(tmp_path, "1\n0,0\n0,15\n", record(b"1") + record(b"2") + record(b"3"))
     queue = open_queue()
     depths = []
@@ -143,7 +143,7 @@ def payload(number: int) -> bytes:
 def test_read_position_inside_a_record_goes_back_to_its_beginning(
     open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, pos: int, begin: int
 ) -> None:
-    """Behind the third record, at 102, is damage: then nobody knows where the next one begins."""
+    # Behind the third record, at 102, is damage: then nobody knows where the next one begins.
     content = b"".join(map(record, map(payload, range(3)))) + b"damage"
     write_queue(tmp_path, f"3\n0,{pos}\n1,0\n", content)
     queue = open_queue(min_msg_size=26)
@@ -238,7 +238,7 @@ def test_missing_files_are_skipped_in_one_line(open_queue: OpenQueue, tmp_path: 
 def test_shortage_of_descriptors_is_neither_damage_nor_missing_meta(
     open_queue: OpenQueue, tmp_path: Path, complaints: Complaints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real nsqd sets a good file aside as .bad here."""
+    # The real nsqd sets a good file aside as .bad here.
     write_queue(tmp_path, "1\n0,5\n1,0\n", record(b"1") + record(b"2"))
 
     def fail(*arguments: object) -> NoReturn:

@@ -126,7 +126,7 @@ class DiskQueueModel(RuleBasedStateMachine):
     @precondition(lambda self: self.lives < 5)
     @rule()
     def kill(self) -> None:
-        """The files as they are at this moment, in another directory, and what a daemon reads there."""
+        """Copies the files as they are at this moment to another directory; returns what a daemon reads there."""
         self.lives += 1
         self.path = self.root / str(self.lives)
         shutil.copytree(self.root / str(self.lives - 1), self.path, ignore=shutil.ignore_patterns("*.tmp"))
@@ -161,7 +161,8 @@ class DiskQueueModel(RuleBasedStateMachine):
 
     @invariant()
     def files_end_with_what_is_left_and_keep_to_the_limit(self) -> None:
-        """None lies behind the one in meta, or else the real nsqd, taking over after a kill, would overwrite it."""
+        """Checks that no file lies behind the one in meta, or else the real nsqd, taking over after a kill, would
+        overwrite it."""
         if not hasattr(self, "queue"):
             return
         contents = {

@@ -1,4 +1,4 @@
-"""When and how a disk queue becomes durable: NSQD-COMPAT 4.5, and fsync off the hub."""
+"""The durability of a disk queue: NSQD-COMPAT 4.5, and fsync off the hub."""
 
 import io
 import os
@@ -47,14 +47,14 @@ class SlowDisk:
         self.go_on(0)
 
     def hold_sync(self, queue: DiskQueue) -> "AsyncResult[StorageError | None]":
-        """A sync of the queue that is under way."""
+        """Returns a sync of the queue that is under way."""
         self.hold()
         sync = queue.start_sync()
         eventually(lambda: self.waiting)  # it is the hub that looks
         return sync
 
     def go_on(self, calls: float = float("inf")) -> None:
-        """Let that many calls through."""
+        """Lets that many calls through."""
         with self._changed:
             self._allowed = calls
             self._changed.notify_all()
@@ -74,7 +74,7 @@ def wait_for_meta(path: Path, text: str) -> None:
 
 @pytest.fixture
 def timer(syncer: Syncer, disk: SlowDisk) -> Iterator[None]:
-    """The loop that syncs by time-out."""
+    """Starts the loop that syncs by time-out."""
     loop = gevent.spawn(syncer.syncLoop)
     yield
     disk.go_on()
@@ -158,7 +158,7 @@ def test_a_disk_that_cannot_sync_is_logged_and_tried_again(
 
 
 def test_close_syncs_the_data_if_there_is_some(open_queue: OpenQueue, disk: SlowDisk) -> None:
-    """The real nsqd leaves that to the system (NSQD-COMPAT 0.1 item 21)."""
+    # The real nsqd leaves that to the system (NSQD-COMPAT 0.1 item 21).
     for _ in range(2):
         open_queue().close()
     assert disk.synced == []
@@ -300,7 +300,7 @@ def test_failed_sync_is_tried_again_by_the_timer(
 def test_read_position_is_saved_every_sync_every_operations_and_not_before(
     open_queue: OpenQueue, tmp_path: Path, sync_every: int, batch: int
 ) -> None:
-    """As the real nsqd does; what was read behind it comes again after a kill, instead of being lost in flight."""
+    # As the real nsqd does; what was read behind it comes again after a kill, instead of being lost in flight.
     queue = open_queue(sync_every=sync_every)
     queue.put_many([b"%06d" % number for number in range(40)])
     assert queue.start_sync().get() is None

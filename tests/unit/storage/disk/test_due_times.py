@@ -27,7 +27,7 @@ ID, OTHER = b"18a2973ca8f09000", b"18a2973ca8f09001"
 
 
 def entry(attempts: int, id: bytes, due: int, payload: bytes = b"") -> bytes:
-    """As the module's docstring says."""
+    """Returns an entry as the module's docstring specifies it."""
     return struct.pack(">H16sqi", attempts, id, due, len(payload)) + payload
 
 
@@ -89,7 +89,7 @@ def test_what_is_held_back_in_memory_is_in_the_file_until_it_is_released(path: P
 
 @pytest.fixture
 def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How much was read from the file, in one item."""
+    """Yields how much was read from the file, in one item."""
     size = [0]
     read = DueTimes._read
 
@@ -111,7 +111,7 @@ def release(due_times: DueTimes, numbers: Iterable[int]) -> None:
 
 
 def held_after_a_kill(path: Path, syncer: Syncer) -> set[int]:
-    """The numbers of the messages that come back."""
+    """Returns the numbers of the messages that come back."""
     loaded = DueTimes("q", str(path), Logger("", Level.FATAL, io.StringIO()), syncer).load()
     assert all(payload(1, key[2:]) == found[:26] for key, found in loaded.items())
     return {int(key[2:]) for key in loaded}
@@ -300,7 +300,7 @@ def test_killed_queue_gets_back_what_was_held_back_in_memory(open_queue: OpenQue
 
 @pytest.mark.parametrize("count", [0, 50])
 def test_message_that_a_kill_left_in_both_places_comes_once(open_queue: OpenQueue, path: Path, count: int) -> None:
-    """A kill during an exit, or before meta had the position behind the message."""
+    # A kill during an exit, or before meta had the position behind the message.
     due = time_ns() + HOUR
     queue = open_queue(max_bytes_per_file=100, sync_every=1)
     payloads = [*(payload(0, b"%016d" % number) for number in range(count)), payload(0, ID)]
