@@ -6,11 +6,16 @@ What a consumer needs is published beforehand and costs the measurement nothing.
 import json
 import statistics
 import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 from benchmarks import queues
-from benchmarks.lanes import BenchmarkError, cpu_seconds
+from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError, cpu_seconds
 from benchmarks.programs import ON_CHANNEL, Loaded, drain, fill, generate, holding, run_to_end
-from benchmarks.row import KILOBYTES, MEGABYTES, MILLISECONDS, BenchmarkLoad, Measurement, procedure
+from benchmarks.row import KILOBYTES, MEGABYTES, MILLISECONDS, RATE, BenchmarkLoad, Measurement, procedure
 from kit.daemons import Instance, interpreter
 from kit.observers import resident_bytes
 
@@ -59,6 +64,26 @@ def _batches(batch: int) -> list[str]:
 def _consumed(loaded: Loaded) -> Measurement:
     rate = loaded.consumed / loaded.seconds
     return Measurement(rate, loaded.consumed, loaded.after - loaded.before, loaded.cpu_seconds)
+
+
+NODES = {"one daemon": RATE, "two daemons": RATE}
+
+
+def nodes(daemon: Instance, load: BenchmarkLoad) -> Measurement:
+    """Publishes and consumes at the same time, as `both` with MPUB 20: on one daemon, and then on it and a second one,
+    which have half of the connections each."""
+    with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
+        with Instance(daemon.command, Path(directory, "data"), *daemon.flags) as second:
+            daemons = [daemon, second]
+            figures = [sum(_rates(daemons[:count], load)) for count in (1, 2)]
+            second.kill()  # a clean exit would write its messages to disk
+    return Measurement(parts=dict(zip(NODES, figures, strict=True)))
+
+
+def _rates(daemons: Sequence[Instance], load: BenchmarkLoad) -> list[float]:
+    one = partial(both(queues.connections() // len(daemons), batch=20), load=load)
+    with ThreadPoolExecutor(len(daemons)) as threads:
+        return [measurement.value for measurement in threads.map(one, daemons)]
 
 
 TRIPS = 500  # per second, which leaves the daemon idle for most of the time

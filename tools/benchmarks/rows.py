@@ -3,7 +3,7 @@
 from functools import partial
 
 from benchmarks.instructions import LOADS, instructions
-from benchmarks.procedures import MEMORY, STARTS, TIMES, both, consumer, memory, publisher, starts, trip
+from benchmarks.procedures import MEMORY, NODES, STARTS, TIMES, both, consumer, memory, nodes, publisher, starts, trip
 from benchmarks.row import BY_DURABILITY, INSTRUCTIONS, ITSELF, BenchmarkRow, all_that_comes, stored
 from benchmarks.scale import SCALE
 
@@ -18,6 +18,7 @@ ROWS = (
     moving("http-pub", "HTTP /pub, 8 connections", publisher(http=8)),
     moving("tls-pub", "PUB one by one, TLS", publisher("-tls"), tls=True),
     moving("durability", "MPUB 200, durability", publisher(batch=200), variants=BY_DURABILITY),
+    moving("nodes", "publish (MPUB 20) and consume at once", nodes, parts=NODES),
     moving("latency", "PUB round trip", trip, parts=TIMES),
     BenchmarkRow("memory", "resident memory", memory, stored, parts=MEMORY),
     BenchmarkRow("starts", "start", starts, parts=STARTS),
