@@ -208,17 +208,20 @@ def test_a_socket_that_leads_nowhere_is_a_warning_and_none_is_not(
 # The unit
 
 
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
-    """Returns a copy of the unit with a program that exists."""
-    program = tmp_path / "gnsqd"
+def copied(source: Path, copy: Path) -> Path:
+    """Copies a unit or a drop-in, with a program that exists."""
+    program = copy.parent / "true"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    text = UNIT.read_text("utf-8")
+    text = source.read_text("utf-8")
     assert text.count("ExecStart=/usr/local/bin/gnsqd ") == 1
-    copy = tmp_path / UNIT.name
     copy.write_text(text.replace("=/usr/local/bin/gnsqd ", f"={program} "))
     return copy
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    return copied(UNIT, tmp_path / UNIT.name)
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -228,10 +231,15 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=DEADLINE)
 
 
-def test_systemd_takes_the_unit_as_it_is(unit: Path) -> None:
-    result = analyze("verify", str(unit))
+@pytest.mark.parametrize("name", ["gnsqd.service", "gnsqd@1.service"])
+def test_systemd_takes_the_unit_as_it_is_and_its_template(name: str, unit: Path, tmp_path: Path) -> None:
+    shutil.copy(unit, tmp_path / "gnsqd@.service")
+    drop_ins = tmp_path / "gnsqd@.service.d"
+    drop_ins.mkdir()
+    copied(UNIT.with_name("instance.conf"), drop_ins / "instance.conf")
+    result = analyze("verify", str(tmp_path / name))
     # It also looks at what the unit requires, which is not ours.
-    assert (result.returncode, [line for line in result.stderr.splitlines() if unit.name in line]) == (0, [])
+    assert (result.returncode, [line for line in result.stderr.splitlines() if "gnsqd" in line]) == (0, [])
 
 
 def test_the_unit_is_sandboxed(unit: Path) -> None:

@@ -72,11 +72,12 @@ NODES = {"one daemon": RATE, "two daemons": RATE}
 def nodes(daemon: Instance, load: BenchmarkLoad) -> Measurement:
     """Publishes and consumes at the same time, as `both` with MPUB 20: on one daemon, and then on it and a second one,
     which have half of the connections each."""
-    with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
-        with Instance(daemon.command, Path(directory, "data"), *daemon.flags) as second:
-            daemons = [daemon, second]
-            figures = [sum(_rates(daemons[:count], load)) for count in (1, 2)]
-            second.kill()  # a clean exit would write its messages to disk
+    with (
+        tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory,
+        Instance(daemon.command, Path(directory, "data"), *daemon.flags) as second,
+    ):
+        figures = [sum(_rates(daemons, load)) for daemons in ([daemon], [daemon, second])]
+        second.kill()  # a clean exit would write its messages to disk
     return Measurement(parts=dict(zip(NODES, figures, strict=True)))
 
 
