@@ -63,15 +63,21 @@ def test_stack_is_pending_or_ended_with_any_of_its_layers() -> None:
         assert stack.ended
 
 
-def test_deflate_level_is_used_and_the_dictionary_kept() -> None:
-    text = b" ".join(random.Random(5).choices([b"topic", b"channel", b"requeue", b"depth"], k=5000))
+def test_no_deflate_level_sends_more_than_zlib_of_a_batch_and_the_dictionary_is_kept() -> None:
+    randomness = random.Random(5)
+    rows = [b'{"id":"%016x","status":%d}' % (randomness.getrandbits(64), randomness.randrange(600)) for _ in range(400)]
+    batch = b"".join(rows)
     sizes = {}
-    for level in (1, 6, 9):
-        compress, layer = zlib.compressobj(level, zlib.DEFLATED, -15), DeflateLayer(level)
-        expected = [compress.compress(text) + compress.flush(zlib.Z_SYNC_FLUSH) for _ in range(2)]
-        assert [layer.encode(text), layer.encode(text)] == expected
-        sizes[level] = len(expected[0])
-    assert len(set(sizes.values())) == 3
+    for level in range(1, 10):
+        compress, decompress = zlib.compressobj(level, zlib.DEFLATED, -15), zlib.decompressobj(-15)
+        layer = DeflateLayer(level)
+        raw = layer.encode(batch)
+        sizes[level] = len(raw)
+        assert sizes[level] <= len(compress.compress(batch) + compress.flush(zlib.Z_SYNC_FLUSH))
+        again = layer.encode(batch)
+        assert len(again) < len(raw) / 10
+        assert decompress.decompress(raw + again) == batch * 2
+    assert sizes[1] > sizes[6] > sizes[9]
 
 
 PUBS = b"PUB t\n" + b"x" * 700 + b"y"
