@@ -6,13 +6,14 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 
+import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsqd.net.stream import MAX_CHUNK, DeflateLayer, Layer, SnappyLayer, Stack, StreamError
+from kit.upgraded_client import SNAPPY_BLOCK, chunk
 from kit.upgraded_client import SNAPPY_IDENTIFIER as IDENTIFIER
-from kit.upgraded_client import chunk
 
 OK_FRAME = bytes.fromhex("00 00 00 06 00 00 00 00 4f 4b")
 DEFLATED_OK = bytes.fromhex("62 60 60 60 63 60 60 60 f0 f7 06 00 00 00 ff ff 00 00 00 ff ff")
@@ -78,6 +79,20 @@ def test_no_deflate_level_sends_more_than_zlib_of_a_batch_and_the_dictionary_is_
         assert len(again) < len(raw) / 10
         assert decompress.decompress(raw + again) == batch * 2
     assert sizes[1] > sizes[6] > sizes[9]
+
+
+def test_snappy_chunks_are_those_of_the_library() -> None:
+    randomness = random.Random(5)
+    for size in (1, 16, 17, 18, 300, 5000, SNAPPY_BLOCK, SNAPPY_BLOCK + 1, 200_000):
+        for shrinks in (0, 0.12, 0.13, 0.5, 1):  # chunks that are not an eighth shorter stay as they are
+            zeros = bytes(int(size * shrinks))
+            body = randomness.randbytes(size - len(zeros)) + zeros
+            assert SnappyLayer().encode(body) == bytes(cramjam.snappy.compress(body)), (size, shrinks)
+
+
+def test_snappy_fault_is_named() -> None:
+    with pytest.raises(StreamError, match=r"^snappy: corrupt input \(bad checksum; expected: \d+, got: \d+\)$"):
+        SnappyLayer().decode(IDENTIFIER + plain_chunk(b"NOP\n") + chunk(0x01, b"NOP\n", b"nop\n"))
 
 
 PUBS = b"PUB t\n" + b"x" * 700 + b"y"
