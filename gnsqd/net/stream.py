@@ -9,7 +9,7 @@ the codec end it.
 Facts: NSQD-COMPAT 2.6.
 """
 
-import zlib
+from collections.abc import Callable
 from typing import Protocol
 
 from gnsqd.shared.errors import NSQError
@@ -82,8 +82,12 @@ class DeflateLayer:
     """Raw deflate, RFC 1951. `level` is 1 to 9 and concerns what we send; the peer chooses its own."""
 
     def __init__(self, level: int) -> None:
-        self._compress = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
-        self._decompress = zlib.decompressobj(-zlib.MAX_WBITS)
+        from zlib_ng import zlib_ng  # imported late, as few need it
+
+        # Of zlib-ng's levels, 1 has fixed codes only and 9 is slower than 8; both send more bytes than zlib's 1 and 9.
+        self._compress = zlib_ng.compressobj(min(max(level, 2), 8), zlib_ng.DEFLATED, -zlib_ng.MAX_WBITS)
+        self._decompress = zlib_ng.decompressobj(-zlib_ng.MAX_WBITS)
+        self._zlib_ng = zlib_ng
         self.pending = False
         self.ended = False
         self.cut_off = "unexpected EOF"
@@ -91,18 +95,18 @@ class DeflateLayer:
     def decode(self, data: bytes) -> bytes:
         try:
             plain = self._decompress.decompress(self._decompress.unconsumed_tail + data, MAX_CHUNK)
-        except zlib.error as error:
+        except self._zlib_ng.error as error:  # type: ignore[misc]  # its stubs take the class for an instance
             raise StreamError("flate: corrupt input") from error
         self.ended = self._decompress.eof
         self.cut_off = "" if self.ended else "unexpected EOF"
-        # A full chunk may leave output inside zlib even when it has consumed all input.
+        # A full chunk may leave output inside zlib-ng even when it has consumed all input.
         self.pending = len(plain) == MAX_CHUNK and not self.ended
         return plain
 
     def encode(self, data: bytes) -> bytes:
         if not data:
             return b""
-        return self._compress.compress(data) + self._compress.flush(zlib.Z_SYNC_FLUSH)
+        return self._compress.compress(data) + self._compress.flush(self._zlib_ng.Z_SYNC_FLUSH)
 
 
 _SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
@@ -110,21 +114,28 @@ _SNAPPY_BLOCK = 65536  # uncompressed bytes in a chunk, at most
 _SNAPPY_MAX_LENGTH = 4 + 32 + _SNAPPY_BLOCK + _SNAPPY_BLOCK // 6  # CRC, and a block that compresses as badly as can be
 _SNAPPY_MAX_RATIO = 22  # a three-byte copy gives at most 64 bytes
 _SNAPPY_CHUNK_COST = 64  # looking at a chunk takes as long as decoding about that many bytes
+_SNAPPY_SMALL = 16  # bytes, at most: compressors copy so few as they are, into a block that is larger
+# All blocks are decoded here. A block that claims a larger size is refused; the library would allocate what it claims.
+_snappy_buffer = memoryview(bytearray(_SNAPPY_BLOCK))
 
 
 class SnappyLayer:
     """Snappy's framing format, https://github.com/google/snappy/blob/main/framing_format.txt.
 
-    The library's one-shot functions handle whole framed streams only, and check their CRC-32C. So each call makes one:
-    encoding cuts off the identifier after the first time, decoding puts one before the whole chunks at hand.
+    Blocks are the library's, chunks and checksums ours: the library reads and writes whole framed streams only, and
+    for each it clears buffers that cost several times as much as the blocks of a few messages.
     """
 
     ended = False  # the format has no end
 
     def __init__(self) -> None:
-        import cramjam  # imported late, as few need it
+        import cramjam  # imported late, as few need them
+        import google_crc32c
 
         self._cramjam = cramjam
+        self._compress = cramjam.snappy.compress_raw
+        self._decompress_into = cramjam.snappy.decompress_raw_into
+        self._crc32c: Callable[[bytes], int] = google_crc32c.value
         self._unread = b""  # begins with a chunk's header
         self._skip = 0  # bytes still to come of a chunk that is to be skipped
         self._identified = False
@@ -134,12 +145,31 @@ class SnappyLayer:
 
     def decode(self, data: bytes) -> bytes:
         chunks = self._take_chunks(data)
-        if not chunks:
-            return b""
+        parts = [plain for chunk in chunks if (plain := self._read_chunk(chunk)) is not None]
+        if len(parts) == len(chunks):
+            return b"".join(parts)
         try:
+            # The library names what is wrong.
             return bytes(self._cramjam.snappy.decompress(b"".join((_SNAPPY_IDENTIFIER, *chunks))))
         except self._cramjam.DecompressionError as error:
             raise StreamError(str(error)) from error
+
+    def _read_chunk(self, chunk: bytes) -> bytes | None:
+        """Returns the data of a chunk, None if anything is wrong with it."""
+        if chunk[0] == 0xFF:
+            return b"" if chunk == _SNAPPY_IDENTIFIER else None
+        plain = chunk[8:]
+        if chunk[0] == 0x00:
+            try:
+                plain = bytes(_snappy_buffer[: self._decompress_into(plain, _snappy_buffer)])
+            except self._cramjam.DecompressionError:
+                return None
+        return plain if len(plain) <= _SNAPPY_BLOCK and chunk[4:8] == self._checksum(plain) else None
+
+    def _checksum(self, plain: bytes) -> bytes:
+        """Returns the CRC-32C of a chunk's data, masked as the format demands."""
+        crc = self._crc32c(plain)
+        return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
 
     def _take_chunks(self, data: bytes) -> list[bytes]:
         """Returns the next whole chunks, without padding: as many as surely decode to at most MAX_CHUNK bytes."""
@@ -153,7 +183,7 @@ class SnappyLayer:
         self.pending = False
         while len(unread) - start >= 4:
             kind = unread[start]
-            length = int.from_bytes(unread[start + 1 : start + 4], "little")
+            length = unread[start + 1] | unread[start + 2] << 8 | unread[start + 3] << 16
             end = start + 4 + length
             self._check_header(kind, length)
             skippable = 0x80 <= kind <= 0xFE
@@ -185,8 +215,14 @@ class SnappyLayer:
     def encode(self, data: bytes) -> bytes:
         if not data:
             return b""
-        framed = memoryview(self._cramjam.snappy.compress(data))
-        if self._sent_identifier:
-            return bytes(framed[len(_SNAPPY_IDENTIFIER) :])
+        chunks = [] if self._sent_identifier else [_SNAPPY_IDENTIFIER]
         self._sent_identifier = True
-        return bytes(framed)
+        for start in range(0, len(data), _SNAPPY_BLOCK):
+            plain = data[start : start + _SNAPPY_BLOCK]
+            kind, block = 0x01, plain
+            if len(plain) > _SNAPPY_SMALL:
+                compressed = bytes(self._compress(plain))
+                if len(compressed) < len(plain) - len(plain) // 8:  # as Go's package decides
+                    kind, block = 0x00, compressed
+            chunks += (len(block) + 4 << 8 | kind).to_bytes(4, "little"), self._checksum(plain), block
+        return b"".join(chunks)

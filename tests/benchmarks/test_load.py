@@ -105,14 +105,15 @@ def test_topics_are_published_to_in_turn(nsqd: Instance) -> None:
     assert counts == {f"t{number}": 2 for number in range(300)}
 
 
-def test_connections_are_upgraded(nsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+@pytest.mark.parametrize("upgrade", ["tls", "deflate", "snappy", "tls -snappy"])
+def test_connections_are_upgraded(nsqd_factory: DaemonFactory, tmp_path: Path, upgrade: str) -> None:
     cert, key = issue("localhost").write(tmp_path / "server")
     nsqd = nsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}")
-    loaded = generate(nsqd, "move -channel=c -publishers=1 -batch=20 -consumers=1 -tls")
+    loaded = generate(nsqd, f"move -channel=c -publishers=1 -batch=20 -consumers=1 -{upgrade}")
     assert loaded["published"] == message_count(nsqd) > 0
-    with holding(nsqd, "-channel=c -consumers=1 -tls"):
+    with holding(nsqd, f"-channel=c -consumers=1 -{upgrade}"):
         (client,) = eventually(lambda: nsqd.channel_stats("t", "c").get("clients"), "a client")
-    assert client["tls"]
+    assert [name for name in ("tls", "deflate", "snappy") if client[name]] == upgrade.split(" -")
 
 
 def test_held_connections_answer_heartbeats(nsqd: Instance) -> None:

@@ -15,9 +15,9 @@ PYSPARK_MODULES = {"catalog_table", "data_source", "listener", "stream_reader", 
 # What only some daemons need, by what is imported.
 RARE = {
     "gnsqd.nsqd": ("ssl", "_hashlib", "http.client", "tomllib", "cramjam", "re2", "ctypes", "OpenSSL", "rich", "click",
-        "prometheus_client", "zlib_ng", "gnsqd.storage.journal.journal", "gnsqd.observe.stats", "gnsqd.observe.statsd",
-        "gnsqd.demo", "dataclasses", "inspect", "decimal", "datetime", "shlex", "urllib", "gevent.util", "gevent.pool",
-        "urllib3"),
+        "prometheus_client", "google_crc32c", "zlib_ng", "gnsqd.storage.journal.journal", "gnsqd.observe.stats",
+        "gnsqd.observe.statsd", "gnsqd.demo", "dataclasses", "inspect", "decimal", "datetime", "shlex", "urllib",
+        "gevent.util", "gevent.pool", "urllib3"),
     "gnsqd.nsqd, nsqadmin_cli.web.process": ("jinja2", "click", "urllib3", "subprocess", "msgspec"),
     "gnsqd.lookupd.nsqlookupd": ("gnsqd.broker", "gnsqd.queues", "gnsqd.storage"),
 }  # fmt: skip

@@ -29,6 +29,8 @@ LOADS: dict[str, tuple[list[str], int]] = {
     "http-pub": (["-publishers=1", "-http={http}"], 1),
     "tls-pub": (["-publishers=1", "-tls"], 1),
     "tls-mpub-20": (["-publishers=1", "-tls", "-batch=20"], 20),
+    "snappy-mpub-20": (["-publishers=1", "-snappy", "-batch=20"], 20),
+    "deflate-both": (["-publishers=1", "-consumers=1", "-deflate", "-batch=20"], 20),
 }
 
 

@@ -39,12 +39,12 @@ def publisher(daemon: Instance, load: BenchmarkLoad, *flags: str, batch: int = 1
 
 
 @procedure
-def consumer(daemon: Instance, load: BenchmarkLoad, rdy: int) -> Measurement:
+def consumer(daemon: Instance, load: BenchmarkLoad, rdy: int, *flags: str) -> Measurement:
     """Takes a backlog from memory, for `load.seconds` at most."""
     fill(daemon, load.stored)
     # Less than an output buffer's load waits up to output-buffer-timeout for the next tick, which is not a speed.
     count = max(load.stored - 2 * rdy * queues.connections(), 1)
-    return _consumed(drain(daemon, count, rdy, seconds=load.seconds))
+    return _consumed(drain(daemon, count, rdy, load.seconds, *flags))
 
 
 @procedure
@@ -101,7 +101,11 @@ def trip(daemon: Instance, load: BenchmarkLoad) -> Measurement:
 
 
 IDLE_CONSUMERS = 1000
-MEMORY = {"after the start": MEGABYTES, "per 100,000 messages": MEGABYTES, "per idle consumer": KILOBYTES}
+IDLE_WITH_DEFLATE = 100
+MEMORY = {
+    "after the start": MEGABYTES, "per 100,000 messages": MEGABYTES, "per idle consumer": KILOBYTES,
+    "per idle consumer, deflate": KILOBYTES,
+}  # fmt: skip
 
 
 def memory(daemon: Instance, load: BenchmarkLoad) -> Measurement:
@@ -112,11 +116,15 @@ def memory(daemon: Instance, load: BenchmarkLoad) -> Measurement:
     resident.append(resident_bytes(daemon))
     fill(daemon, load.stored)
     resident.append(resident_bytes(daemon))
-    with holding(daemon, "-channel=idle", f"-consumers={IDLE_CONSUMERS}", "-rdy=1"):
+    idle = "-channel=idle", "-rdy=1"
+    with holding(daemon, *idle, f"-consumers={IDLE_CONSUMERS}"):
         resident.append(resident_bytes(daemon))
-    started, empty, filled, connected = resident
+        with holding(daemon, *idle, f"-consumers={IDLE_WITH_DEFLATE}", "-deflate"):
+            resident.append(resident_bytes(daemon))
+    started, empty, filled, connected, compressed = resident
     messages, consumers = (filled - empty) / load.stored, (connected - filled) / IDLE_CONSUMERS
-    figures = (started / 1e6, messages * 100_000 / 1e6, consumers / 1e3)
+    deflate = (compressed - connected) / IDLE_WITH_DEFLATE
+    figures = (started / 1e6, messages * 100_000 / 1e6, consumers / 1e3, deflate / 1e3)
     return Measurement(parts=dict(zip(MEMORY, figures, strict=True)))
 
 

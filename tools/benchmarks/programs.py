@@ -67,11 +67,10 @@ def fill(daemon: Instance, count: int) -> None:
     wait_for_channel(daemon, depth=count)
 
 
-def drain(daemon: Instance, count: int, rdy: int, seconds: float) -> Loaded:
+def drain(daemon: Instance, count: int, rdy: int, seconds: float, *flags: str) -> Loaded:
     """Finishes `count` messages, or those of `seconds`."""
-    return generate(
-        daemon, "move", seconds, ON_CHANNEL, f"-consumers={connections()}", f"-rdy={rdy}", f"-count={count}"
-    )
+    limits = f"-rdy={rdy}", f"-count={count}"
+    return generate(daemon, "move", seconds, ON_CHANNEL, f"-consumers={connections()}", *limits, *flags)
 
 
 def generator(daemon: Instance, mode: str, *flags: str) -> list[str]:

@@ -22,6 +22,8 @@ ROWS = (
     moving("latency", "PUB round trip", trip, parts=TIMES),
     BenchmarkRow("memory", "resident memory", memory, stored, parts=MEMORY),
     BenchmarkRow("starts", "start", starts, parts=STARTS),
+    BenchmarkRow("deflate-consume", "consume, RDY 2500, deflate", consumer(2500, "-deflate"), stored, apart=True),
+    moving("snappy-mpub-20", "MPUB 20, snappy", publisher("-snappy", batch=20), apart=True),
     *(
         BenchmarkRow(
             f"instructions-{name}", f"instructions, {name}", instructions(name), stored, INSTRUCTIONS, tls=True,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/flate"
 	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
@@ -9,6 +10,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"github.com/golang/snappy"
 )
 
 const (
@@ -27,8 +30,8 @@ var (
 
 // settings are what a connection asks for in IDENTIFY.
 type settings struct {
-	tls       bool
-	heartbeat time.Duration
+	tls, deflate, snappy bool
+	heartbeat            time.Duration
 }
 
 // conn is a client's connection. One goroutine at a time may use it.
@@ -36,7 +39,14 @@ type conn struct {
 	socket     net.Conn // TLS included
 	reader     io.Reader
 	buffer     []byte
-	start, end int // of what was received, but not yet handled
+	start, end int        // of what was received, but not yet handled
+	compressor compressor // nil if nothing is compressed
+	compressed bytes.Buffer
+}
+
+type compressor interface {
+	io.Writer
+	Flush() error
 }
 
 // dial connects and upgrades. `roomy` or `small` is the size of the buffer.
@@ -47,8 +57,9 @@ func dial(address string, s settings, buffer int) (*conn, error) {
 	}
 	c := &conn{socket: socket, reader: socket, buffer: make([]byte, buffer)}
 	wanted := map[string]interface{}{"client_id": "load", "feature_negotiation": true, "user_agent": "load"}
-	if s.tls {
-		wanted["tls_v1"] = true
+	upgrades := map[string]bool{"tls_v1": s.tls, "deflate": s.deflate, "snappy": s.snappy}
+	for name, asked := range upgrades {
+		wanted[name] = asked
 	}
 	if s.heartbeat > 0 {
 		wanted["heartbeat_interval"] = s.heartbeat.Milliseconds()
@@ -68,15 +79,28 @@ func dial(address string, s settings, buffer int) (*conn, error) {
 	if err := json.Unmarshal(answer, &given); err != nil {
 		return nil, fmt.Errorf("IDENTIFY was answered %q", answer)
 	}
-	if s.tls {
-		if given["tls_v1"] != true {
-			return nil, fmt.Errorf("the daemon does not give tls_v1")
+	for name, asked := range upgrades {
+		if asked && given[name] != true {
+			return nil, fmt.Errorf("the daemon does not give %s", name)
 		}
+	}
+	if s.tls {
 		c.socket = tls.Client(socket, &tls.Config{InsecureSkipVerify: true})
 		c.reader = c.socket
 		if err := c.expectOK("TLS"); err != nil {
 			return nil, err
 		}
+	}
+	switch {
+	case s.deflate:
+		c.reader = flate.NewReader(c.socket)
+		c.compressor, _ = flate.NewWriter(&c.compressed, flate.DefaultCompression)
+	case s.snappy:
+		c.reader = snappy.NewReader(c.socket)
+		c.compressor = snappy.NewBufferedWriter(&c.compressed)
+	}
+	if c.compressor != nil {
+		return c, c.expectOK("compression")
 	}
 	return c, nil
 }
@@ -113,7 +137,18 @@ func (c *conn) expectOK(what string) error {
 	return err
 }
 
+// send writes once, also if it compresses.
 func (c *conn) send(wire []byte) error {
+	if c.compressor != nil {
+		c.compressed.Reset()
+		if _, err := c.compressor.Write(wire); err != nil {
+			return err
+		}
+		if err := c.compressor.Flush(); err != nil {
+			return err
+		}
+		wire = c.compressed.Bytes()
+	}
 	_, err := c.socket.Write(wire)
 	return err
 }

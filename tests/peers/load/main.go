@@ -93,6 +93,8 @@ func parse(mode string, arguments []string) (options, error) {
 	flags.BoolVar(&o.wait, "wait", false, "once connected, print \"ready\" and wait for a line on stdin; "+
 		"stay connected until stdin ends")
 	flags.BoolVar(&o.connection.tls, "tls", false, "upgrade connections to TLS")
+	flags.BoolVar(&o.connection.deflate, "deflate", false, "compress connections by deflate")
+	flags.BoolVar(&o.connection.snappy, "snappy", false, "compress connections by snappy")
 	flags.DurationVar(&o.connection.heartbeat, "heartbeat", 0, "`interval`; 0 is the daemon's")
 	if err := flags.Parse(arguments); err != nil {
 		return o, err

@@ -6,13 +6,14 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 
+import cramjam
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnsqd.net.stream import MAX_CHUNK, DeflateLayer, Layer, SnappyLayer, Stack, StreamError
+from kit.upgraded_client import SNAPPY_BLOCK, chunk
 from kit.upgraded_client import SNAPPY_IDENTIFIER as IDENTIFIER
-from kit.upgraded_client import chunk
 
 OK_FRAME = bytes.fromhex("00 00 00 06 00 00 00 00 4f 4b")
 DEFLATED_OK = bytes.fromhex("62 60 60 60 63 60 60 60 f0 f7 06 00 00 00 ff ff 00 00 00 ff ff")
@@ -63,15 +64,35 @@ def test_stack_is_pending_or_ended_with_any_of_its_layers() -> None:
         assert stack.ended
 
 
-def test_deflate_level_is_used_and_the_dictionary_kept() -> None:
-    text = b" ".join(random.Random(5).choices([b"topic", b"channel", b"requeue", b"depth"], k=5000))
+def test_no_deflate_level_sends_more_than_zlib_of_a_batch_and_the_dictionary_is_kept() -> None:
+    randomness = random.Random(5)
+    rows = [b'{"id":"%016x","status":%d}' % (randomness.getrandbits(64), randomness.randrange(600)) for _ in range(400)]
+    batch = b"".join(rows)
     sizes = {}
-    for level in (1, 6, 9):
-        compress, layer = zlib.compressobj(level, zlib.DEFLATED, -15), DeflateLayer(level)
-        expected = [compress.compress(text) + compress.flush(zlib.Z_SYNC_FLUSH) for _ in range(2)]
-        assert [layer.encode(text), layer.encode(text)] == expected
-        sizes[level] = len(expected[0])
-    assert len(set(sizes.values())) == 3
+    for level in range(1, 10):
+        compress, decompress = zlib.compressobj(level, zlib.DEFLATED, -15), zlib.decompressobj(-15)
+        layer = DeflateLayer(level)
+        raw = layer.encode(batch)
+        sizes[level] = len(raw)
+        assert sizes[level] <= len(compress.compress(batch) + compress.flush(zlib.Z_SYNC_FLUSH))
+        again = layer.encode(batch)
+        assert len(again) < len(raw) / 10
+        assert decompress.decompress(raw + again) == batch * 2
+    assert sizes[1] > sizes[6] > sizes[9]
+
+
+def test_snappy_chunks_are_those_of_the_library() -> None:
+    randomness = random.Random(5)
+    for size in (1, 16, 17, 18, 300, 5000, SNAPPY_BLOCK, SNAPPY_BLOCK + 1, 200_000):
+        for shrinks in (0, 0.12, 0.13, 0.5, 1):  # chunks that are not an eighth shorter stay as they are
+            zeros = bytes(int(size * shrinks))
+            body = randomness.randbytes(size - len(zeros)) + zeros
+            assert SnappyLayer().encode(body) == bytes(cramjam.snappy.compress(body)), (size, shrinks)
+
+
+def test_snappy_fault_is_named() -> None:
+    with pytest.raises(StreamError, match=r"^snappy: corrupt input \(bad checksum; expected: \d+, got: \d+\)$"):
+        SnappyLayer().decode(IDENTIFIER + plain_chunk(b"NOP\n") + chunk(0x01, b"NOP\n", b"nop\n"))
 
 
 PUBS = b"PUB t\n" + b"x" * 700 + b"y"
