@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from socket import gethostname
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gevent import Greenlet, Timeout, joinall, killall, sleep
 
@@ -42,6 +42,7 @@ from gnsqd.net.addresses import (
 from gnsqd.options import Options
 from gnsqd.shared.errors import AnswerTooLarge, HTTPClientError, NSQError
 from gnsqd.shared.names import is_ephemeral, is_valid_name
+from gnsqd.shared.record import Record
 from gnsqd.shared.version import NSQD_VERSION
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ RESOLVE_INTERVAL = 60.0  # seconds until names are looked up again
 RESOLVE_PAUSE = 1.0  # the same when a peer failed; many may fail, and often
 
 # An answer with channels, which is parsed name by name: json would take seconds for the worst of MAX_CHANNELS_BODY.
-_BEGIN = re.compile(r'"channels"\s*:\s*\[\s*(?P<end>\])?')
-_NAME = re.compile(r'\s*"(?P<name>[^"\\]*)"\s*(?:,|(?P<end>\]))')
+# The first one compiles the patterns.
+_BEGIN = r'"channels"\s*:\s*\[\s*(?P<end>\])?'
+_NAME = r'\s*"(?P<name>[^"\\]*)"\s*(?:,|(?P<end>\]))'
 
 MAGIC_V1 = b"  V1"
 PING_INTERVAL = 15.0  # seconds
@@ -233,9 +235,9 @@ class Lookup:
         """Returns the valid names, as they become file names; raises ValueError if there is no list. Yields."""
         text, turns = body.decode("utf-8", "replace"), Turns()
         names: list[str] = []
-        match = _BEGIN.search(text)
+        match = re.search(_BEGIN, text)
         while match is not None and match["end"] is None:
-            match = _NAME.match(text, match.end())
+            match = re.compile(_NAME).match(text, match.end())
             if match is not None:
                 names.append(match["name"])
             turns.give()
@@ -256,7 +258,7 @@ class LookupdError(NSQError):
         self.ended = ended
 
 
-class LookupdInfo(NamedTuple):
+class LookupdInfo(Record):
     """An nsqlookupd's description of itself."""
 
     tcp_port: int = 0
