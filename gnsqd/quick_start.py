@@ -5,8 +5,10 @@ reach the fork, and both end together. The first command starts that process. It
 get no fork.
 """
 
+import gc
 import os
 import sys
+from typing import NoReturn
 
 _MANAGED = ("LISTEN_FDS", "NOTIFY_SOCKET")  # a service manager knows its service by the pid
 
@@ -16,20 +18,23 @@ _FILES = ("cgroup", "limits", "oom_score_adj", "personality")
 _VARIABLES = ("GEVENT", "GLIBC", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PYTHON")
 
 
-def gnsqd() -> int:
-    """Runs the command `gnsqd`; returns the exit code."""
+def gnsqd() -> NoReturn:
+    """Runs the command `gnsqd`."""
     _run_as_fork("gnsqd")
+    gc.disable()  # as `__main__`
+    from gnsqd import process
     from gnsqd.__main__ import main
 
-    return main()
+    process.end(main())
 
 
-def gnsqlookupd() -> int:
-    """Runs the command `gnsqlookupd`; returns the exit code."""
+def gnsqlookupd() -> NoReturn:
+    """Runs the command `gnsqlookupd`."""
     _run_as_fork("gnsqd.lookupd")
+    from gnsqd import process
     from gnsqd.lookupd.__main__ import main
 
-    return main()
+    process.end(main())
 
 
 def _run_as_fork(module: str) -> None:
