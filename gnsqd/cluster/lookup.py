@@ -29,16 +29,7 @@ from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
-from gnsqd.net.addresses import (
-    Socket,
-    dial_address,
-    format_address,
-    is_name,
-    join_host_port,
-    look_up,
-    reason,
-    split_host_port,
-)
+from gnsqd.net.addresses import format_address, is_name, join_host_port, reason, split_host_port
 from gnsqd.options import Options
 from gnsqd.shared.errors import AnswerTooLarge, HTTPClientError, NSQError
 from gnsqd.shared.names import is_ephemeral, is_valid_name
@@ -47,6 +38,7 @@ from gnsqd.shared.version import NSQD_VERSION
 
 if TYPE_CHECKING:
     from gnsqd.cluster.http_client import GoHTTPClient
+    from gnsqd.net.dialing import Socket
 
 MAX_CHANNELS_BODY = 5 * 1024 * 1024  # bytes
 END_TIMEOUT = 1.0  # seconds in which all connections together send the rest
@@ -147,6 +139,8 @@ class Lookup:
 
     def _resolve(self, name: str) -> None:
         """Looks a name up, and connects to its addresses if it has several. If that fails, the peers stay. Yields."""
+        from gnsqd.net.dialing import look_up  # late, as most have no nsqlookupd
+
         families: dict[int, set[str]] = {}
         try:
             for family, _, _, _, address in look_up(*split_host_port(name), CONNECT_TIMEOUT):
@@ -380,6 +374,8 @@ class LookupPeer:
             self._exchange(command)
 
     def _connect(self) -> None:
+        from gnsqd.net.dialing import dial_address  # late, as most have no nsqlookupd
+
         self._log.info("LOOKUP connecting to %s", self.address)
         try:
             self._socket = dial_address(self.address, CONNECT_TIMEOUT)
@@ -450,7 +446,7 @@ class LookupPeer:
             self._socket = None
 
 
-def _receive(sock: Socket, size: int) -> bytes:
+def _receive(sock: "Socket", size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         received = sock.recv(size - len(data))

@@ -22,7 +22,6 @@ from weakref import WeakKeyDictionary
 
 from gevent import get_hub
 from gevent.hub import Hub
-from gevent.socket import wait_write
 from greenlet import getcurrent, greenlet
 
 from gnsqd.hub.cooperative import Line, turn_in, yield_turn
@@ -294,6 +293,8 @@ class Connection:
             try:
                 rest = rest[self._socket.send(rest) :]
             except BlockingIOError:
+                from gevent.socket import wait_write  # late, as few are so slow
+
                 timed_out = TimeoutError(f"{self._describe('write')}: i/o timeout")
                 if monotonic() > end:
                     raise timed_out from None

@@ -159,8 +159,8 @@ class Syncer:
             self._noted.wait(self._sync_due())
 
     def _sync_due(self) -> float | None:
-        """Starts the syncs that are due; returns the seconds until the next one, None if only `_noted` can tell. One
-        thread is left to queues that wait for their own sync."""
+        """Starts the syncs that are due; returns the seconds until the next one, None to wait for `_noted`. One thread
+        is left to queues that wait for their own sync."""
         while self._deadlines and self._syncing < THREADS - 1:
             queue, deadline = next(iter(self._deadlines.items()))
             if (left := deadline - monotonic_ns()) > 0:
