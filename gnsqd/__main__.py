@@ -4,7 +4,7 @@ import gc
 import sys
 
 if __name__ == "__main__":
-    gc.disable()  # until the daemon serves: next to none of what is imported is garbage
+    gc.disable()  # as in `quick_start`
 
 from contextlib import AbstractContextManager, nullcontext
 

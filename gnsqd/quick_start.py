@@ -8,6 +8,7 @@ get no fork.
 import gc
 import os
 import sys
+from importlib import import_module
 from typing import NoReturn
 
 _MANAGED = ("LISTEN_FDS", "NOTIFY_SOCKET")  # a service manager knows its service by the pid
@@ -20,21 +21,20 @@ _VARIABLES = ("GEVENT", "GLIBC", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PYT
 
 def gnsqd() -> NoReturn:
     """Runs the command `gnsqd`."""
-    _run_as_fork("gnsqd")
-    gc.disable()  # as `__main__`
-    from gnsqd import process
-    from gnsqd.__main__ import main
-
-    process.end(main())
+    _run("gnsqd")
 
 
 def gnsqlookupd() -> NoReturn:
     """Runs the command `gnsqlookupd`."""
-    _run_as_fork("gnsqd.lookupd")
-    from gnsqd import process
-    from gnsqd.lookupd.__main__ import main
+    _run("gnsqd.lookupd")
 
-    process.end(main())
+
+def _run(module: str) -> NoReturn:
+    _run_as_fork(module)
+    gc.disable()  # until the daemon serves: next to none of what is imported is garbage
+    from gnsqd import process
+
+    process.end(import_module(f"{module}.__main__").main())
 
 
 def _run_as_fork(module: str) -> None:
