@@ -1,6 +1,11 @@
 """The `gnsqd` command; the daemon itself is `gnsqd.nsqd`."""
 
+import gc
 import sys
+
+if __name__ == "__main__":
+    gc.disable()  # as in `quick_start`
+
 from contextlib import AbstractContextManager, nullcontext
 
 from gnsqd import process
@@ -34,4 +39,4 @@ def _temporary_data_path() -> AbstractContextManager[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    process.end(main())

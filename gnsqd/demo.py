@@ -19,7 +19,8 @@ from gevent.select import poll
 from gnsqd.broker.registry import Registry
 from gnsqd.hub.cooperative import Spawn
 from gnsqd.log import Logger
-from gnsqd.net.addresses import dial_address, reason
+from gnsqd.net.addresses import reason
+from gnsqd.net.dialing import dial_address
 from gnsqd.shared.client import Client
 from gnsqd.shared.errors import NSQError
 from gnsqd.shared.version import VERSION

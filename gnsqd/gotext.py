@@ -10,7 +10,9 @@ import re  # whose functions compile a pattern when it is first used
 from collections.abc import Mapping
 from contextlib import suppress
 from json.encoder import encode_basestring
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+from gnsqd.shared.record import Record
 
 _ESCAPES = {
     "\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\v", "\\": r"\\", '"': r"\"",
@@ -264,7 +266,7 @@ def _dump(value: object) -> str:
 GoType = Literal["string", "int", "int32", "bool", "[]string"]
 
 
-class Struct(NamedTuple):
+class Struct(Record):
     """A struct with its package, keys in lower case; a field that is a Struct holds a list of them."""
 
     name: str

@@ -12,7 +12,6 @@ a greenlet feeds the watchdog (sd_watchdog_enabled(3)), which proves that greenl
 import os
 from contextlib import suppress
 
-import gevent.socket
 from gevent import sleep
 from gevent.event import Event
 
@@ -111,6 +110,8 @@ class ServiceManager:
     def _send(self, *lines: str) -> None:
         if not self._address:
             return
+        import gevent.socket  # few need it
+
         try:
             if not self._address.startswith(("/", "@")):  # such as a hypervisor's vsock
                 raise OSError("not the address of a unix socket")

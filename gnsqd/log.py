@@ -12,7 +12,7 @@ import enum
 import fcntl
 import functools
 import os
-import re
+import re  # whose functions compile a pattern when it is first used
 import select
 import socket
 import stat
@@ -25,10 +25,10 @@ from typing import Self, TextIO
 _PIPE_SIZE = 1 << 20  # holds some 10,000 lines, for a reader that is late
 _TERMINAL_PIECE = 128  # bytes; Linux reports room for 256, and adds a carriage return to each line feed
 
-_CONVERSION = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
+_CONVERSION = r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]"
 # The end of a format before a name or an address; a queue's name is `topic` or `topic:channel`, and a channel's also
 # `channel` alone.
-_LABEL = re.compile(
+_LABEL = (
     r"(?i)(?:(?P<queue>(?:topic|journal|diskqueue|deadletter)[( ]|\bkey:)|(?P<channel>channel[( ]|\bsubkey:)|"
     r"(?P<client>client\(|^\[|\): \[|%[ds] %s \(|error from ))$"
 )
@@ -226,8 +226,8 @@ class JSONLogger(Logger):
 @functools.lru_cache(1024)
 def _named_arguments(format: str) -> list[tuple[int, str]]:
     """Returns the index of each argument of a format that is the name of a `queue` or `channel`, or a `client`."""
-    starts = [match.start() for match in _CONVERSION.finditer(format)]
-    labels = [(index, _LABEL.search(format, 0, start)) for index, start in enumerate(starts)]
+    starts = [match.start() for match in re.finditer(_CONVERSION, format)]
+    labels = [(index, re.search(_LABEL, format[:start])) for index, start in enumerate(starts)]
     return [(index, label.lastgroup) for index, label in labels if label is not None and label.lastgroup is not None]
 
 

@@ -18,7 +18,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -234,8 +233,7 @@ def _prepare(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 def _run(module: str) -> NoReturn:
-    """Runs and ends as Python does, except that no module is taken apart, which costs more than the rest of a short
-    run."""
+    """Runs the module, and ends."""
     code = 0
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -243,14 +241,7 @@ def _run(module: str) -> NoReturn:
         if not isinstance(end.code, int):
             raise
         code = end.code
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        sys.exit(code)  # Python complains, and returns another code
-    os._exit(code & 0xFF)
+    process.end(code)
 
 
 if __name__ == "__main__":
@@ -260,6 +251,8 @@ if __name__ == "__main__":
     import runpy
     import termios
     import time
+
+    from gnsqd import process
 
     for package in sys.argv[2:]:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):

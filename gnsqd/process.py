@@ -7,6 +7,7 @@ line and after SIGQUIT. Everything but `--version` goes to stderr (NSQD-COMPAT 1
 stdout, and exits with 1 if there is anything.
 """
 
+import atexit
 import contextlib
 import gc
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from gnsqd.configuration import BadValue, FlagError, HelpRequested, load_file, parse_flags, unknown_keys, usage
 from gnsqd.log import Level, Logger, escape, new_logger
@@ -116,6 +117,19 @@ def serve(new_daemon: "Callable[[], DaemonProcess]") -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # else Python, as it ends, makes one more of them deadly
     return code
+
+
+def end(code: int) -> NoReturn:
+    """Ends as Python does, except that no module is taken apart, which costs more than all else of a short run."""
+    if threading := sys.modules.get("threading"):
+        threading._shutdown()
+    atexit._run_exitfuncs()
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it was closed before Python started
+            stream.flush()
+    except (OSError, ValueError):
+        sys.exit(code)  # Python complains, and returns another code
+    os._exit(code & 0xFF)
 
 
 def _dump(number: int, frame: FrameType | None) -> None:

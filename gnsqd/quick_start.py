@@ -5,8 +5,11 @@ reach the fork, and both end together. The first command starts that process. It
 get no fork.
 """
 
+import gc
 import os
 import sys
+from importlib import import_module
+from typing import NoReturn
 
 _MANAGED = ("LISTEN_FDS", "NOTIFY_SOCKET")  # a service manager knows its service by the pid
 
@@ -16,20 +19,22 @@ _FILES = ("cgroup", "limits", "oom_score_adj", "personality")
 _VARIABLES = ("GEVENT", "GLIBC", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PYTHON")
 
 
-def gnsqd() -> int:
-    """Runs the command `gnsqd`; returns the exit code."""
-    _run_as_fork("gnsqd")
-    from gnsqd.__main__ import main
-
-    return main()
+def gnsqd() -> NoReturn:
+    """Runs the command `gnsqd`."""
+    _run("gnsqd")
 
 
-def gnsqlookupd() -> int:
-    """Runs the command `gnsqlookupd`; returns the exit code."""
-    _run_as_fork("gnsqd.lookupd")
-    from gnsqd.lookupd.__main__ import main
+def gnsqlookupd() -> NoReturn:
+    """Runs the command `gnsqlookupd`."""
+    _run("gnsqd.lookupd")
 
-    return main()
+
+def _run(module: str) -> NoReturn:
+    _run_as_fork(module)
+    gc.disable()  # until the daemon serves: next to none of what is imported is garbage
+    from gnsqd import process
+
+    process.end(import_module(f"{module}.__main__").main())
 
 
 def _run_as_fork(module: str) -> None:

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from gnsqd.shared.client import FRAME_HEAD
 from gnsqd.shared.directory import DueTimesFile, open_file, read_due_times, read_held
-from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, Gap, frame_records, message_key
-from gnsqd.shared.disk_queue import RecordReader, RecordRun
+from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, Gap, RecordRun, frame_records, message_key
+from gnsqd.shared.disk_queue import RecordReader
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.journal.records import (
     PUT,

@@ -11,7 +11,6 @@ A channel with rules has a `Limiter`, which lowers how many messages may be take
 """
 
 from collections.abc import Callable
-from random import random
 from sys import maxsize
 from time import monotonic_ns, time_ns
 
@@ -210,6 +209,8 @@ class Channel:
             if self.on_taken is not None:
                 self.on_taken(client, candidates)
             if sample_rate:
+                from random import random  # few ask for samples
+
                 chosen = [message for message in candidates if random() * 100 < sample_rate]
             taken = self.in_flight.push(chosen, client.id, now, timeout)
             if queue.backend.journaled:

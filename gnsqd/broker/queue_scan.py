@@ -7,12 +7,13 @@ is due: so those also wait for their disks together.
 The real daemon instead looks at a random selection of channels every 100 ms (NSQD-COMPAT section 3).
 """
 
+from collections import deque
 from heapq import heapify, heappop, heappush
 from sys import maxsize
 from time import monotonic_ns
 
 from gevent import Greenlet
-from gevent.queue import SimpleQueue
+from gevent.event import Event
 
 from gnsqd.broker.channel import Channel
 from gnsqd.hub.cooperative import Spawn, Turns
@@ -32,7 +33,8 @@ class QueueScan:
         self._max_workers = max_workers
         self._log = log
         self._spawn = spawn
-        self._due: SimpleQueue[Channel | None] = SimpleQueue()
+        self._due: deque[Channel] = deque()
+        self._bell = Event()  # of the workers: something is due, or it is the end
         self._alarms: dict[int, tuple[int, Channel]] = {}  # by id(); monotonic ns
         self._heap: list[tuple[int, int]] = []
         self._doorbell = Doorbell()
@@ -76,23 +78,26 @@ class QueueScan:
             while self._heap and self._heap[0][0] <= now:
                 due, key = heappop(self._heap)
                 if key in self._alarms and self._alarms[key][0] == due:
-                    self._due.put(self._alarms.pop(key)[1])
-                    if self._due.qsize() > self._idle and self._workers < self._max_workers:
+                    self._due.append(self._alarms.pop(key)[1])
+                    self._bell.set()
+                    if len(self._due) > self._idle and self._workers < self._max_workers:
                         self._start_worker()
                 turns.give()
             self._doorbell.wait(max((self._heap[0][0] - now) / SECOND, _STEP) if self._heap else -1.0)
         self._log.info("QUEUESCAN: closing")
-        for _ in range(self._workers):
-            self._due.put(None)
+        self._bell.set()
 
     def queueScanWorker(self) -> None:
         turns = Turns()
         while True:
-            self._idle += 1
-            channel = self._due.get()
-            self._idle -= 1
-            if channel is None:
-                return
+            while not self._due:
+                if self._exiting:
+                    return
+                self._idle += 1
+                self._bell.clear()
+                self._bell.wait()
+                self._idle -= 1
+            channel = self._due.popleft()
             if not channel.exiting:
                 channel.process_due(monotonic_ns())
                 channel.queue.backend.wait_synced()

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import time
 from typing import TypeVar
 
-from gevent import joinall, spawn
-from gevent.lock import Semaphore
+from gevent import Greenlet, joinall, spawn, wait
 
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.topic import Topic
@@ -174,12 +173,13 @@ class Registry:
     def close(self) -> Left:
         """Closes all topics, several at a time: most of the time is fsync's. None is created afterwards. May yield."""
         self._exiting = True
-        slots = Semaphore(CLOSERS)
         closing = []
+        busy: set[Greenlet[..., Left]] = set()
         for topic in list(self.topics.values()):
-            slots.acquire()
+            if len(busy) == CLOSERS:
+                busy.difference_update(wait(busy, count=1))
             closing.append(spawn(lambda topic: Left() if topic.exiting else topic.close(), topic))
             closing[-1].name = f"close:{topic.name}"
-            closing[-1].rawlink(lambda _: slots.release())
+            busy.add(closing[-1])
         joinall(closing)
         return Left.sum([greenlet.get() for greenlet in closing])

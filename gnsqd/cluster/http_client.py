@@ -20,7 +20,8 @@ from gevent import Timeout
 
 from gnsqd.gotext import Struct, decode_object, quote
 from gnsqd.hub.cooperative import yield_turn
-from gnsqd.net.addresses import dial, join_host_port, reason
+from gnsqd.net.addresses import join_host_port, reason
+from gnsqd.net.dialing import dial
 from gnsqd.shared.errors import AnswerTooLarge, HTTPClientError
 
 _ACCEPT = "application/vnd.nsq; version=1.0"
@@ -110,7 +111,7 @@ class GoHTTPClient:
 
 
 class _YieldingTLSSocket(gevent.ssl.SSLSocket):  # type: ignore[misc]
-    """Yields at every receive, like Socket of `net.addresses`."""
+    """Yields at every receive, like Socket of `net.dialing`."""
 
     def read(self, *args: Any) -> Any:
         yield_turn()

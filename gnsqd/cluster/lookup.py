@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from socket import gethostname
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gevent import Greenlet, Timeout, joinall, killall, sleep
 
@@ -29,23 +29,16 @@ from gnsqd.gotext import Struct, decode_object, dumps, quote
 from gnsqd.hub.cooperative import Spawn, Turns
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
-from gnsqd.net.addresses import (
-    Socket,
-    dial_address,
-    format_address,
-    is_name,
-    join_host_port,
-    look_up,
-    reason,
-    split_host_port,
-)
+from gnsqd.net.addresses import format_address, is_name, join_host_port, reason, split_host_port
 from gnsqd.options import Options
 from gnsqd.shared.errors import AnswerTooLarge, HTTPClientError, NSQError
 from gnsqd.shared.names import is_ephemeral, is_valid_name
+from gnsqd.shared.record import Record
 from gnsqd.shared.version import NSQD_VERSION
 
 if TYPE_CHECKING:
     from gnsqd.cluster.http_client import GoHTTPClient
+    from gnsqd.net.dialing import Socket
 
 MAX_CHANNELS_BODY = 5 * 1024 * 1024  # bytes
 END_TIMEOUT = 1.0  # seconds in which all connections together send the rest
@@ -53,8 +46,9 @@ RESOLVE_INTERVAL = 60.0  # seconds until names are looked up again
 RESOLVE_PAUSE = 1.0  # the same when a peer failed; many may fail, and often
 
 # An answer with channels, which is parsed name by name: json would take seconds for the worst of MAX_CHANNELS_BODY.
-_BEGIN = re.compile(r'"channels"\s*:\s*\[\s*(?P<end>\])?')
-_NAME = re.compile(r'\s*"(?P<name>[^"\\]*)"\s*(?:,|(?P<end>\]))')
+# The first one compiles the patterns.
+_BEGIN = r'"channels"\s*:\s*\[\s*(?P<end>\])?'
+_NAME = r'\s*"(?P<name>[^"\\]*)"\s*(?:,|(?P<end>\]))'
 
 MAGIC_V1 = b"  V1"
 PING_INTERVAL = 15.0  # seconds
@@ -145,6 +139,8 @@ class Lookup:
 
     def _resolve(self, name: str) -> None:
         """Looks a name up, and connects to its addresses if it has several. If that fails, the peers stay. Yields."""
+        from gnsqd.net.dialing import look_up  # late, as most have no nsqlookupd
+
         families: dict[int, set[str]] = {}
         try:
             for family, _, _, _, address in look_up(*split_host_port(name), CONNECT_TIMEOUT):
@@ -233,9 +229,9 @@ class Lookup:
         """Returns the valid names, as they become file names; raises ValueError if there is no list. Yields."""
         text, turns = body.decode("utf-8", "replace"), Turns()
         names: list[str] = []
-        match = _BEGIN.search(text)
+        match = re.search(_BEGIN, text)
         while match is not None and match["end"] is None:
-            match = _NAME.match(text, match.end())
+            match = re.compile(_NAME).match(text, match.end())
             if match is not None:
                 names.append(match["name"])
             turns.give()
@@ -256,7 +252,7 @@ class LookupdError(NSQError):
         self.ended = ended
 
 
-class LookupdInfo(NamedTuple):
+class LookupdInfo(Record):
     """An nsqlookupd's description of itself."""
 
     tcp_port: int = 0
@@ -378,6 +374,8 @@ class LookupPeer:
             self._exchange(command)
 
     def _connect(self) -> None:
+        from gnsqd.net.dialing import dial_address  # late, as most have no nsqlookupd
+
         self._log.info("LOOKUP connecting to %s", self.address)
         try:
             self._socket = dial_address(self.address, CONNECT_TIMEOUT)
@@ -448,7 +446,7 @@ class LookupPeer:
             self._socket = None
 
 
-def _receive(sock: Socket, size: int) -> bytes:
+def _receive(sock: "Socket", size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         received = sock.recv(size - len(data))

@@ -1,7 +1,7 @@
 """Yields to other greenlets during long work, so that publishers are not delayed."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TypeVar
 
@@ -16,8 +16,8 @@ BACKGROUND_SECONDS = 0.003  # a turn of what has to keep up with publishers
 FREED_AT_ONCE = 64  # objects
 _ONCE_AROUND = 1e-6
 
-Line = deque[Doorbell]  # of greenlets between two slices
-_publishers: Line = deque()
+Line = list[Doorbell]  # of greenlets, of which the first has its turn
+_publishers: Line = []
 
 T = TypeVar("T")
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]  # starts a greenlet by its name
@@ -35,12 +35,20 @@ def yield_turn() -> None:
 def stand_in_line(line: Line = _publishers) -> None:
     """Lets others run, and returns for one greenlet of the line after the other: a slice of each large body, or range,
     would take too long for others where there are many."""
+    with turn_in(line):
+        yield_turn()
+
+
+@contextmanager
+def turn_in(line: Line) -> Iterator[None]:
+    """Waits until those before have left the line, and leaves it in the end. gevent's semaphores would load `logging`,
+    for which a start would take a twentieth longer. Yields if others are in the line."""
     bell = Doorbell()
     line.append(bell)
     try:
         if line[0] is not bell:
             bell.wait()
-        yield_turn()
+        yield
     finally:
         line.remove(bell)
         if line:

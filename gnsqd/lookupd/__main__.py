@@ -26,4 +26,4 @@ def _start(options: LookupdOptions, log: Logger) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    process.end(main())

@@ -22,11 +22,9 @@ from weakref import WeakKeyDictionary
 
 from gevent import get_hub
 from gevent.hub import Hub
-from gevent.lock import BoundedSemaphore
-from gevent.socket import wait_write
 from greenlet import getcurrent, greenlet
 
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.cooperative import Line, turn_in, yield_turn
 from gnsqd.net.addresses import format_address
 from gnsqd.net.plain import Endpoint
 from gnsqd.net.stream import TLS, Layer, Stack, StreamError, TLSError
@@ -105,7 +103,7 @@ class Connection:
         self._take: Any = None  # of `feed`, while it waits
         self._closed = False  # on this side
         self._last = 0.0  # when what had arrived by then is dropped (monotonic)
-        self._sending = BoundedSemaphore(1)
+        self._sending: Line = []
         self._senders = 0  # that have it, or wait for it
         self._write_error = ""
 
@@ -265,7 +263,7 @@ class Connection:
             return
         self._senders += 1
         try:
-            with self._sending:
+            with turn_in(self._sending):
                 self._send_slowly(data)
         finally:
             self._senders -= 1
@@ -295,6 +293,8 @@ class Connection:
             try:
                 rest = rest[self._socket.send(rest) :]
             except BlockingIOError:
+                from gevent.socket import wait_write  # late, as few are so slow
+
                 timed_out = TimeoutError(f"{self._describe('write')}: i/o timeout")
                 if monotonic() > end:
                     raise timed_out from None
@@ -307,7 +307,7 @@ class Connection:
         and all of it within the read deadline. On failure nothing but TLS's own alert is sent. Yields."""
         self._senders += 1
         try:
-            with self._sending:
+            with turn_in(self._sending):
                 self._shake_hands(layer, received)
         except TLSError as error:
             self._send_alert(error.alert)

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from functools import cache
 from struct import Struct
 from typing import Any
 
@@ -13,7 +14,6 @@ RECEIVE_SIZE = 65536
 _READ = 1
 _pack_head = Struct(">iiqH").pack
 _FIRST_ATTEMPT = 1
-_LAST_DIGITS = [b"%03x" % number for number in range(1 << 12)]
 
 
 class Endpoint:
@@ -68,12 +68,17 @@ def new_frames(id: int, timestamp: int, bodies: list[bytes]) -> list[bytes]:
     frames = []
     size = -1
     head = b""
-    for last_digits, body in zip(_LAST_DIGITS[first : first + len(bodies)], bodies, strict=True):
+    for last_digits, body in zip(_last_digits()[first : first + len(bodies)], bodies, strict=True):
         if len(body) != size:
             size = len(body)
             head = _pack_head(30 + size, FRAME_TYPE_MESSAGE, timestamp, _FIRST_ATTEMPT) + digits
         frames.append(b"".join((head, last_digits, body)))
     return frames
+
+
+@cache
+def _last_digits() -> list[bytes]:
+    return [b"%03x" % number for number in range(1 << 12)]  # 0.5 ms, and `native` does not need it
 
 
 def new_by_id() -> dict[bytes, Any]:

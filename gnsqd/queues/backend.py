@@ -1,15 +1,15 @@
 """The backend of a queue: it keeps the messages that memory has no room for."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from sys import maxsize
-from typing import NamedTuple
 
 from gnsqd.queues.message import Message
+from gnsqd.shared.record import Record
 
 MAX_STEP = 2048  # messages that one step drops
 
 
-class Left(NamedTuple):
+class Left(Record):
     """Counts at the end of queues: messages not written, queues not synced, and messages in journals."""
 
     lost: int = 0
@@ -17,8 +17,11 @@ class Left(NamedTuple):
     journaled: int = 0
 
     @classmethod
-    def sum(cls, parts: "Iterable[Left]") -> "Left":
-        return cls(*map(sum, zip(Left(), *parts, strict=True)))
+    def sum(cls, parts: "Sequence[Left]") -> "Left":
+        return cls(*[sum(getattr(part, name) for part in parts) for name in cls.names])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Left) and vars(self) == vars(other)
 
 
 class Backend:

@@ -1,7 +1,7 @@
 """The store of a topic: makes the queues of the topic and its channels."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gnsqd.log import Logger
 from gnsqd.options import Options
@@ -10,6 +10,7 @@ from gnsqd.queues.deferred import Deferred
 from gnsqd.queues.disk import DiskBackend, DiskDeferred
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.names import is_ephemeral
+from gnsqd.shared.record import Record
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.syncer import Syncer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gnsqd.queues.journal.store import JournalStore
 
 
-class Context(NamedTuple):
+class Context(Record):
     """Common objects of all stores. `set_health(error)` is called after writes of messages; None if it succeeded.
     `check_exit()` raises StartError if the daemon is asked to exit while it loads."""
 

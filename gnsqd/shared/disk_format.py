@@ -8,6 +8,7 @@ of due times (`storage.disk.due_times`).
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import BinaryIO, NamedTuple, Self
 
@@ -36,6 +37,29 @@ class Gap(NamedTuple):
     begin: int
     end: int
     reason: str
+
+
+class RecordRun(NamedTuple):
+    """Whole records one behind the other, from `begin` of the file on. `edges` are the places in `data` where each
+    begins, and where the last one ends."""
+
+    begin: int
+    data: bytes
+    edges: list[int]
+
+    def payloads(self) -> list[bytes]:
+        return [self.data[begin + LENGTH.size : end] for begin, end in pairwise(self.edges)]
+
+
+class StoredRecord(NamedTuple):
+    """A message, from `begin` to `end` of the file. `flaw` is the reason if nsqd treats it as damage: `too_large`,
+    which gnsqd delivers, or a bad length."""
+
+    begin: int
+    end: int
+    payload: bytes
+    flaw: str = ""
+    too_large: bool = False
 
 
 def decode_record(payload: bytes) -> tuple[int, int, bytes, bytes]:

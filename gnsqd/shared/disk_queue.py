@@ -17,10 +17,8 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import NamedTuple
 
-from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, Gap
+from gnsqd.shared.disk_format import LENGTH, MIN_RECORD_SIZE, Gap, RecordRun, StoredRecord
 from gnsqd.shared.errors import StorageError, reason_of
 
 BUFFER_SIZE = 64 * 1024  # bytes; every queue with a backlog holds one
@@ -35,29 +33,6 @@ _HEAD = LENGTH.size + MIN_RECORD_SIZE
 # length below 2**27, time between 2000 and 2100 in ns, attempts, id
 _HEAD_PATTERN = re.compile(rb"[\x00-\x07](?=.{3}[\x0d-\x38].{9}[0-9a-f]{16})", re.DOTALL)
 _MESSAGE_PATTERN = re.compile(rb"[\x0d-\x38].{9}[0-9a-f]{16}", re.DOTALL)
-
-
-class RecordRun(NamedTuple):
-    """Whole records one behind the other, from `begin` of the file on. `edges` are the places in `data` where each
-    begins, and where the last one ends."""
-
-    begin: int
-    data: bytes
-    edges: list[int]
-
-    def payloads(self) -> list[bytes]:
-        return [self.data[begin + LENGTH.size : end] for begin, end in pairwise(self.edges)]
-
-
-class StoredRecord(NamedTuple):
-    """A message, from `begin` to `end` of the file. `flaw` is the reason if nsqd treats it as damage: `too_large`,
-    which gnsqd delivers, or a bad length."""
-
-    begin: int
-    end: int
-    payload: bytes
-    flaw: str = ""
-    too_large: bool = False
 
 
 class RecordReader:

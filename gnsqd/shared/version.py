@@ -5,9 +5,8 @@ Clients and tools read `NSQD_VERSION` everywhere; our own version only appears i
 packaging reads it from here, so it stays a plain literal.
 """
 
-import importlib.machinery
-import importlib.util
 import sys
+from importlib import import_module
 
 VERSION = "1.0.0"
 NSQD_VERSION = "1.3.0"
@@ -19,7 +18,5 @@ def version_string(program: str = "nsqd") -> str:
 
 
 def lane() -> str:
-    """Returns `compiled` if the hot modules are extension modules, else `plain`; does not import them."""
-    spec = importlib.util.find_spec("gnsqd.broker.channel")
-    compiled = spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
-    return "compiled" if compiled else "plain"
+    """Returns `compiled` if the hot modules are extension modules, else `plain`."""
+    return "plain" if str(import_module("gnsqd.broker.channel").__file__).endswith(".py") else "compiled"

@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -94,7 +93,7 @@ def write_at(descriptor: int, parts: list[bytes], position: int) -> int:
 
 def temporary_path(path: str) -> str:
     """Returns a name for the file that is to replace `path`; `clean_up` removes it after a kill."""
-    return f"{path}.{random.getrandbits(63)}.tmp"
+    return f"{path}.{int.from_bytes(os.urandom(8))}.tmp"
 
 
 def try_write(path: str, data: bytes) -> None:

@@ -17,7 +17,6 @@ from typing import Any, Protocol, TypeVar
 from gevent import Greenlet, get_hub, spawn
 from gevent.event import AsyncResult, Event
 from gevent.hub import Waiter
-from gevent.lock import Semaphore
 
 from gnsqd.hub.cooperative import yield_turn
 from gnsqd.shared.errors import StorageError
@@ -61,8 +60,7 @@ class Syncer:
         self._free = Event()
         self._deadlines: dict[Syncable, int] = {}  # in order, because all have the same timeout
         self._noted = Event()
-        # One thread is left to queues that wait for their own sync.
-        self._slots = Semaphore(THREADS - 1)
+        self._syncing = 0  # queues that were due
         self._stopped = False
         self._removed: deque[tuple[Callable[[Any], None], object]] = deque()  # what frees their blocks: a call each
         self._freeing = False
@@ -161,17 +159,20 @@ class Syncer:
             self._noted.wait(self._sync_due())
 
     def _sync_due(self) -> float | None:
-        """Starts the syncs that are due; returns the seconds until the next one, None if there is none."""
-        while True:
-            self._slots.wait()  # queues are noted and forgotten meanwhile
-            if not self._deadlines:
-                return None
+        """Starts the syncs that are due; returns the seconds until the next one, None to wait for `_noted`. One thread
+        is left to queues that wait for their own sync."""
+        while self._deadlines and self._syncing < THREADS - 1:
             queue, deadline = next(iter(self._deadlines.items()))
             if (left := deadline - monotonic_ns()) > 0:
                 return left / 1e9
-            self._slots.acquire()
+            self._syncing += 1
             self.forget(queue)
-            queue.start_sync().rawlink(lambda _: self._slots.release())
+            queue.start_sync().rawlink(self._synced)
+        return None
+
+    def _synced(self, _: object) -> None:
+        self._syncing -= 1
+        self._noted.set()
 
     def stop(self) -> None:
         """Ends syncLoop, waits for running calls and ends the threads. Yields."""

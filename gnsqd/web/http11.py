@@ -15,9 +15,7 @@ several lines, and a head with different line ends. Lines may end with line feed
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from http import HTTPStatus
 from io import BytesIO
-from re import Pattern
 from re import compile as regex
 from time import gmtime, strftime, time_ns
 from typing import NoReturn
@@ -34,10 +32,17 @@ MAX_REPEATED = 64  # bytes of a response body: such responses, mostly OK, are ke
 MAX_MEASURED = 2048  # bytes: a longer response body is sent chunked, as by Go's server
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-# That of 413 depends on Python's version.
-REASONS = {status.value: status.phrase for status in HTTPStatus} | {413: "Request Entity Too Large"}
+# All that are sent, also by the page of gnsqadmin. The module `http` loads slowly, and has another phrase for 413.
+_STATUSES = (
+    "200 OK, 301 Moved Permanently, 303 See Other, 307 Temporary Redirect, 400 Bad Request, 401 Unauthorized, "
+    "403 Forbidden, 404 Not Found, 405 Method Not Allowed, 409 Conflict, 410 Gone, 413 Request Entity Too Large, "
+    "415 Unsupported Media Type, 417 Expectation Failed, 431 Request Header Fields Too Large, "
+    "500 Internal Server Error, 501 Not Implemented, 502 Bad Gateway, 503 Service Unavailable, "
+    "505 HTTP Version Not Supported"
+)
+REASONS = {int(status[:3]): status[4:] for status in _STATUSES.split(", ")}
 
-_BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2})")
+_BAD_ESCAPE = "%(?![0-9a-fA-F]{2})"  # this and others that few need are compiled when they are first used
 # Heads with one of these are not kept: `Request.with_body` lacks what they ask for, or they hold a secret.
 _SPECIAL = {b"authorization", b"content-encoding", b"cookie", b"expect", b"transfer-encoding"}
 _ONCE = {b"host", b"content-length"}
@@ -49,12 +54,12 @@ _END_OF_HEAD = regex(rb"\n\r?\n")
 _REQUEST_LINE = regex(rb"(%b) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])" % _TOKEN)
 _TARGET = regex(rb"/|\*\Z|[A-Za-z][A-Za-z0-9+.\-]*://")
 _HEADER = regex(rb"(%b):(%b)" % (_TOKEN, _TEXT))
-_SPACE_IN_NAME = regex(rb"[%b]+ [%b ]*:" % (_NAME, _NAME))
+_SPACE_IN_NAME = rb"[%b]+ [%b ]*:" % (_NAME, _NAME)
 _HOST = regex(rb"[!$%&'()*+,\-.:;=\[\]_~0-9A-Za-z]*")
 _LENGTH = regex(rb"[0-9]{1,19}")
-_CHUNK_SIZE = regex(rb"([0-9a-fA-F]{1,15})(?:[ \t]*|;%b)\r\n" % _TEXT)
-_CHUNK_END = regex(rb"\r\n")
-_TRAILER = regex(rb"(?:%b:%b)?\r\n" % (_TOKEN, _TEXT))
+_CHUNK_SIZE = rb"([0-9a-fA-F]{1,15})(?:[ \t]*|;%b)\r\n" % _TEXT
+_CHUNK_END = rb"\r\n"
+_TRAILER = rb"(?:%b:%b)?\r\n" % (_TOKEN, _TEXT)
 
 
 class Request:
@@ -109,7 +114,7 @@ class RequestReader:
         self._searched = 0  # bytes of it without the end of a head
         self.request: Request | None = None
         self._rest = 0  # bytes of its body, or of its chunk, that are still to come
-        self._line: Pattern[bytes] | None = None  # what comes then, for a chunk
+        self._line: bytes | None = None  # what comes then, for a chunk
         self._ready: list[Request] = []
         self._silence = 0
         self._progress = False
@@ -275,7 +280,7 @@ class RequestReader:
         for line in lines:
             match = _HEADER.fullmatch(line)
             if match is None:
-                self._stop(400, ": invalid header name" if _SPACE_IN_NAME.match(line) else "")
+                self._stop(400, ": invalid header name" if regex(_SPACE_IN_NAME).match(line) else "")
             name, value = match[1].lower(), match[2].strip(b" \t")
             if name not in headers:
                 headers[name] = value
@@ -293,7 +298,7 @@ class RequestReader:
         if not path.startswith("/") and "://" in path:  # the form that proxies take (RFC 9112, section 3.2.2)
             path = "/" + path.partition("://")[2].partition("/")[2]
         if "%" in path:
-            if _BAD_ESCAPE.search(path):
+            if regex(_BAD_ESCAPE).search(path):
                 self._stop(400)
             path = unescape(path)
         request.path = path
@@ -341,7 +346,7 @@ class RequestReader:
         if not start < end <= len(data):
             return start
         assert self._line is not None
-        match = self._line.fullmatch(data, start, end)
+        match = regex(self._line).fullmatch(data, start, end)
         if match is None:
             self._malformed()
         if self._line is _CHUNK_END:

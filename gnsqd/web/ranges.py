@@ -6,7 +6,6 @@ connection with it, without its last chunk; asked for by itself it is an error t
 
 import os
 from binascii import b2a_base64
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -52,7 +51,7 @@ class Ranges:
         self._log = log
         self._waiting: set[Doorbell] = set()
         self._stopped = False
-        self._line: Line = deque()  # of readers
+        self._line: Line = []  # of readers
         self._process = os.urandom(8).hex()
 
     def stop(self) -> None:

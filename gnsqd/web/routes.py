@@ -13,7 +13,6 @@ from re import compile as regex
 from time import monotonic_ns
 from traceback import format_exc
 from types import MappingProxyType
-from typing import NamedTuple
 
 from gnsqd.gotext import dumps, format_duration, quote, unescape
 from gnsqd.hub.cooperative import Turns, WouldYield
@@ -39,7 +38,7 @@ class BadQuery(ValueError):
     """The parameters of a request cannot be read."""
 
 
-class Content(NamedTuple):
+class Content(Record):
     """An answer with its own Content-Type; by default, JSON that is encoded already. `headers` are whole lines."""
 
     body: bytes
@@ -48,7 +47,7 @@ class Content(NamedTuple):
     headers: bytes = b""
 
 
-class StreamedContent(NamedTuple):
+class StreamedContent(Record):
     """An answer in parts, after which the connection ends. Its status is 200: errors come before it is returned."""
 
     content_type: str
@@ -413,7 +412,7 @@ def _json(value: object, turns: Turns) -> Iterator[str]:
         yield dumps(value)
 
 
-_BAD_ESCAPE = regex("%(?![0-9a-fA-F]{2}).{0,2}")
+_BAD_ESCAPE = "%(?![0-9a-fA-F]{2}).{0,2}"
 
 
 @lru_cache(64)
@@ -427,7 +426,7 @@ def parse_query(query: str) -> Mapping[str, str]:
             continue
         name, _, value = part.partition("=")
         if "%" in part or "+" in part:
-            bad = _BAD_ESCAPE.search(name) or _BAD_ESCAPE.search(value)
+            bad = regex(_BAD_ESCAPE).search(name) or regex(_BAD_ESCAPE).search(value)
             if bad is not None:
                 raise BadQuery(f"invalid URL escape {quote(bad[0])}")
             name, value = unescape(name.replace("+", " ")), unescape(value.replace("+", " "))

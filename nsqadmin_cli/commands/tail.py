@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from gnsqd.shared.directory import list_directory, make_plan
-from gnsqd.shared.disk_format import decode_record
-from gnsqd.shared.disk_queue import StoredRecord
+from gnsqd.shared.disk_format import StoredRecord, decode_record
 from nsqadmin_cli import units
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster, by_node, failures_of

@@ -21,12 +21,12 @@ from gnsqd.shared.directory import (
 from gnsqd.shared.disk_format import (
     MIN_RECORD_SIZE,
     Gap,
+    StoredRecord,
     due_times_file_name,
     message_key,
     meta_file_name,
     segment_name,
 )
-from gnsqd.shared.disk_queue import StoredRecord
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.replay import Replay
 from nsqadmin_cli.datadir.records import describe_missing, first_unread, read_data_file, read_queue

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnsqd.shared.directory import ReadPlan, StoredQueue, make_plan, open_file, read_held
-from gnsqd.shared.disk_format import MIN_RECORD_SIZE, Gap, decode_record, message_key
-from gnsqd.shared.disk_queue import LARGE_BUFFER, RecordReader, StoredRecord
+from gnsqd.shared.disk_format import MIN_RECORD_SIZE, Gap, StoredRecord, decode_record, message_key
+from gnsqd.shared.disk_queue import LARGE_BUFFER, RecordReader
 from gnsqd.shared.errors import reason_of
 from nsqadmin_cli.archive import ArchiveWriter
 from nsqadmin_cli.errors import AdminError

@@ -21,8 +21,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from gnsqd.shared.directory import METADATA, DataDirectory, StoredQueue, read_file
-from gnsqd.shared.disk_format import LENGTH, Meta, due_times_file_name, meta_file_name, segment_name
-from gnsqd.shared.disk_queue import StoredRecord
+from gnsqd.shared.disk_format import LENGTH, Meta, StoredRecord, due_times_file_name, meta_file_name, segment_name
 from gnsqd.shared.errors import StorageError, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.shared.version import NSQD_VERSION

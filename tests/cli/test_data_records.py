@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gnsqd.shared.disk_format import MIN_RECORD_SIZE, Gap, frame_records
-from gnsqd.shared.disk_queue import StoredRecord
+from gnsqd.shared.disk_format import MIN_RECORD_SIZE, Gap, StoredRecord, frame_records
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, read_data_file
 
 STAMP = 1_795_228_294_479_665_042

@@ -17,7 +17,8 @@ RARE = {
     "gnsqd.nsqd": ("ssl", "_hashlib", "http.client", "tomllib", "cramjam", "re2", "ctypes", "OpenSSL", "rich", "click",
         "prometheus_client", "google_crc32c", "zlib_ng", "gnsqd.storage.journal.journal", "gnsqd.observe.stats",
         "gnsqd.observe.statsd", "gnsqd.demo", "dataclasses", "inspect", "decimal", "datetime", "shlex", "urllib",
-        "gevent.util", "gevent.pool", "urllib3"),
+        "gevent.util", "gevent.pool", "urllib3", "gevent.lock", "gevent.queue", "gevent.socket", "http", "logging",
+        "random"),
     "gnsqd.nsqd, nsqadmin_cli.web.process": ("jinja2", "click", "urllib3", "subprocess", "msgspec"),
     "gnsqd.lookupd.nsqlookupd": ("gnsqd.broker", "gnsqd.queues", "gnsqd.storage"),
 }  # fmt: skip
@@ -45,6 +46,13 @@ def test_daemon_starts_without_what_only_some_daemons_need() -> None:
     for modules, rare in RARE.items():
         made = f"[gevent.get_hub(), print(*[name for name in {rare} if name in sys.modules]), sys.exit()]"
         assert run_without((), f"import gevent, gnsqd.process, {modules}; gnsqd.process.serve(lambda: {made})") == "\n"
+
+
+def test_a_start_compiles_no_annotations() -> None:
+    """The lambdas are those of namedtuple; modules that have to be compiled are from files."""
+    is_text = "args[1] == '<string>' and not args[0].startswith(b'lambda')"
+    hook = f"sys.addaudithook(lambda event, args: event == 'compile' and {is_text} and print(args[0]))"
+    assert run_without((), f"{hook}; import gnsqd.__main__, gnsqd.nsqd") == ""
 
 
 def test_the_page_never_loads_rich() -> None:

@@ -1,13 +1,12 @@
 """The queue scan: which channels it processes, and when; how many workers it has."""
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from gevent import sleep
 from gevent.event import Event
-from gevent.queue import SimpleQueue
 
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.queue_scan import QueueScan
@@ -27,17 +26,16 @@ from unit.broker.fakes import (
 MS = SECOND // 1000
 
 
-class HandedOver(SimpleQueue[Channel | None]):  # type: ignore[misc]  # gevent has no types
+class HandedOver(deque[Channel]):
     """Notes which channels it hands to the workers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.handed: list[str] = []
 
-    def put(self, item: Channel | None, *others: Any) -> None:
-        if item is not None:
-            self.handed.append(item.name)
-        super().put(item, *others)
+    def append(self, item: Channel) -> None:
+        self.handed.append(item.name)
+        super().append(item)
 
 
 class Scan(QueueScan):
@@ -187,5 +185,5 @@ def test_channel_that_is_going_is_left_alone(fakes: Build) -> None:
         in_flight(around, channel, 1)
         channel.exiting = True
         eventually(lambda: not scan._alarms)
-        eventually(lambda: not scan._due.qsize())
+        eventually(lambda: not scan._due)
         assert (len(channel.in_flight), channel.depth) == (1, 0)

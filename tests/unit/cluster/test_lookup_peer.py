@@ -14,7 +14,7 @@ from gevent import sleep
 from gnsqd.cluster import lookup as module
 from gnsqd.cluster.lookup import LookupdError, LookupPeer
 from gnsqd.log import Level, Logger
-from gnsqd.net import addresses
+from gnsqd.net import dialing
 from kit.daemons import free_port
 from unit.cluster.fake_lookupd import FakeLookupd, answer, info, obliging
 
@@ -149,7 +149,7 @@ def test_no_descriptor_for_a_socket_is_an_error_like_others(
 
     client = peer(lookupd().address)
     with monkeypatch.context() as patched:
-        patched.setattr(addresses, "Socket", no_socket)
+        patched.setattr(dialing, "Socket", no_socket)
         command, error = failure(client)
     assert (command, error) == ("", f"dial tcp {client.address}: connect: too many open files")
     client.command("PING")

@@ -13,8 +13,7 @@ import pytest
 from gnsqd.log import Level, Logger
 from gnsqd.queues.data_path import convert
 from gnsqd.shared.directory import list_directory
-from gnsqd.shared.disk_format import decode_record
-from gnsqd.shared.disk_queue import StoredRecord
+from gnsqd.shared.disk_format import StoredRecord, decode_record
 from gnsqd.storage.metadata import FILE_NAME, ChannelMetadata, TopicMetadata, save
 from gnsqd.storage.syncer import Syncer
 from nsqadmin_cli.datadir.checking import Checker
