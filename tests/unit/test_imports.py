@@ -49,7 +49,7 @@ def test_daemon_starts_without_what_only_some_daemons_need() -> None:
 
 
 def test_a_start_compiles_no_annotations() -> None:
-    """The lambdas are those of namedtuple; modules that have to be compiled are from files."""
+    # namedtuple compiles lambdas, and modules are compiled from files.
     is_text = "args[1] == '<string>' and not args[0].startswith(b'lambda')"
     hook = f"sys.addaudithook(lambda event, args: event == 'compile' and {is_text} and print(args[0]))"
     assert run_without((), f"{hook}; import gnsqd.__main__, gnsqd.nsqd") == ""
