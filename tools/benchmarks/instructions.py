@@ -20,15 +20,16 @@ from kit.daemons import Instance, interpreter
 PATIENCE = 600.0  # seconds for a load
 SHORT = 100  # commands of the load that only pays for its connections
 
-# The load generator's flags, and the messages of a command: those of the rows of the other benchmarks.
+# The load generator's mode and flags, and the messages of a command: those of the rows of the other benchmarks.
 LOADS: dict[str, tuple[list[str], int]] = {
-    "pub": (["-publishers=1"], 1),
-    "mpub-20": (["-publishers=1", "-batch=20"], 20),
-    "both": (["-publishers=1", "-consumers=1", "-batch=20"], 20),
-    "both-16": (["-publishers=16", "-consumers=16"], 1),
-    "http-pub": (["-publishers=1", "-http={http}"], 1),
-    "tls-pub": (["-publishers=1", "-tls"], 1),
-    "tls-mpub-20": (["-publishers=1", "-tls", "-batch=20"], 20),
+    "pub": (["move", "-publishers=1"], 1),
+    "mpub-20": (["move", "-publishers=1", "-batch=20"], 20),
+    "both": (["move", "-publishers=1", "-consumers=1", "-batch=20"], 20),
+    "both-16": (["move", "-publishers=16", "-consumers=16"], 1),
+    "http-pub": (["move", "-publishers=1", "-http={http}"], 1),
+    "tls-pub": (["move", "-publishers=1", "-tls"], 1),
+    "tls-mpub-20": (["move", "-publishers=1", "-tls", "-batch=20"], 20),
+    "connect": (["connect", "-consumers=1"], 1),
 }
 
 
@@ -48,12 +49,12 @@ def instructions(running: Instance, load: BenchmarkLoad, name: str) -> Measureme
         with Instance(command, Path(directory, "data"), *running.flags) as daemon:
             create_channel(daemon)
             http = "{}:{}".format(*daemon.http_address)
-            to = [ON_CHANNEL, *(flag.format(http=http) for flag in flags)]
+            to = [*(flag.format(http=http) for flag in flags), ON_CHANNEL]
             control(daemon, pipes, "--instr=on")
             totals: list[int] = []
             for number in (SHORT, SHORT, SHORT + commands):  # the first one pays for what is done once
                 limits = f"-for={PATIENCE:g}s", f"-count={number * batch}"
-                run_to_end(generator(daemon, "move", *limits, *to), PATIENCE)
+                run_to_end(generator(daemon, *to, *limits), PATIENCE)
                 control(daemon, pipes, "--dump")
                 totals.append(total(counts.with_name(f"{counts.name}.{len(totals) + 1}")))
             daemon.kill()

@@ -3,8 +3,8 @@
 from functools import partial
 
 from benchmarks.instructions import LOADS, instructions
-from benchmarks.procedures import MEMORY, STARTS, TIMES, both, consumer, memory, publisher, starts, trip
-from benchmarks.row import BY_DURABILITY, INSTRUCTIONS, ITSELF, BenchmarkRow, all_that_comes, stored
+from benchmarks.procedures import MEMORY, STARTS, TIMES, both, connector, consumer, memory, publisher, starts, trip
+from benchmarks.row import BY_DURABILITY, CONNECTIONS, INSTRUCTIONS, ITSELF, BenchmarkRow, all_that_comes, stored
 from benchmarks.scale import SCALE
 
 moving = partial(BenchmarkRow, mem_queue_size=all_that_comes)
@@ -17,6 +17,7 @@ ROWS = (
     moving("both-16", "16 publishers (PUB) and 16 consumers at once", both(16)),
     moving("http-pub", "HTTP /pub, 8 connections", publisher(http=8)),
     moving("tls-pub", "PUB one by one, TLS", publisher("-tls"), tls=True),
+    BenchmarkRow("connect", "connect, IDENTIFY, SUB, RDY, close", connector, unit=CONNECTIONS),
     moving("durability", "MPUB 200, durability", publisher(batch=200), variants=BY_DURABILITY),
     moving("latency", "PUB round trip", trip, parts=TIMES),
     BenchmarkRow("memory", "resident memory", memory, stored, parts=MEMORY),
