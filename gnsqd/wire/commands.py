@@ -86,19 +86,20 @@ class Commands:
         if not identify.feature_negotiation:
             return _OK
         tls = self._new_tls() if self._new_tls is not None and identify.tls_v1 else None
-        answer = frame(FRAME_TYPE_RESPONSE, negotiate(client, identify, tls is not None, self._options))
-        if tls is None and not (identify.deflate or identify.snappy):
+        negotiated, snappy, level = negotiate(client, identify, tls is not None, self._options)
+        answer = frame(FRAME_TYPE_RESPONSE, negotiated)
+        if tls is None and not (level or snappy):
             return answer
         if client.deflate or client.snappy or (tls is not None and client.tls is not None):
             # The real daemon's stream breaks here; one layer on the other would cost memory without end.
             raise ClientError("E_INVALID", "cannot IDENTIFY in current state")
         layer: Layer | None = None
         label = ""
-        if identify.snappy:
+        if snappy:
             layer, label = SnappyLayer(), "snappy"
-        elif identify.deflate:
-            layer, label = DeflateLayer(identify.deflate_level), f"deflate (level {identify.deflate_level})"
-        client.snappy, client.deflate = identify.snappy, identify.deflate
+        elif level:
+            layer, label = DeflateLayer(level), f"deflate (level {level})"
+        client.snappy, client.deflate = snappy, level > 0
         command.upgrade = tls, layer, label
         return answer
 
@@ -170,11 +171,17 @@ class Commands:
         if not is_valid_name(channel_name):
             raise ClientError("E_BAD_CHANNEL", f"SUB channel name {quote(params[2])} is not valid")
         self._authorize(client, command, topic_name, channel_name)
-        if not command.may_yield:
+        if not command.may_yield and not self._has_channel(topic_name, channel_name):
             raise WouldYield
         client.channel = self._subscribe(client, topic_name, channel_name)
         client.state = STATE_SUBSCRIBED
         return _OK
+
+    def _has_channel(self, topic_name: str, channel_name: str) -> bool:
+        """Returns True if `_subscribe` does not yield, as nothing is to be created."""
+        topic = self._topics.get(topic_name)
+        channel = None if topic is None or topic.exiting else topic.channels.get(channel_name)
+        return channel is not None and not channel.exiting
 
     def _subscribe(self, client: ClientV2, topic_name: str, channel_name: str) -> Channel:
         # The topic or the channel may be ending right now: then it is created again, once.
