@@ -22,7 +22,7 @@ cdef class Connection:
     cdef Py_ssize_t _senders
     cdef Endpoint _endpoint
     cdef bytes _unread, _unsent
-    cdef str _local_address, _write_error
+    cdef str _write_error
     cdef Polling _polling
     cdef double _last, _timer_at
 
@@ -43,6 +43,6 @@ cdef class Connection:
     cpdef bint send_at_once(self, list frames) except -1
     @cython.locals(data=bytes)
     cpdef send(self, list frames)
-    cdef _send_slowly(self, bytes data)
+    cpdef _send_slowly(self, bytes data)
     @cython.locals(timeout=double, end=double)
     cdef _send(self, bytes data)
