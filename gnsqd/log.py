@@ -174,11 +174,12 @@ class Logger:
         self._output(Level.FATAL, format, args, stack)
 
     def _output(self, level: Level, format: str, args: tuple[object, ...], stack: str = "") -> None:
-        second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        now = time.time_ns()
+        second, microseconds = now // 1_000_000_000, now % 1_000_000_000 // 1000
         if second != self._second:
             self._second = second
             self._date = time.strftime(self._date_format, time.localtime(second))
-        sink, microseconds = self._sink, nanoseconds // 1000
+        sink = self._sink
         if count := sink.dropped - sink.reported:
             warning = "LOG: %d lines were dropped, as stderr did not take them"
             if sink.put(self._line(microseconds, Level.WARN, warning, (count,), "")):

@@ -67,8 +67,9 @@ class Listener:
     def serve(
         self, kind: str, log: Logger, spawn: Callable[[socket.socket, str], "Greenlet[..., None]"], limit: int
     ) -> None:
-        """Calls `spawn` on the hub with each client's socket and address, until `close`; it starts a greenlet. Closes new
-        sockets while there are `limit` greenlets, 0 for no limit. Raises ListenerBroken if accepting fails for good."""
+        """Calls `spawn` on the hub with each client's socket and address, until `close`; it starts a greenlet. Closes
+        new sockets while there are `limit` greenlets, 0 for no limit. Raises ListenerBroken if accepting fails for
+        good."""
         if not self._inherited:
             log.info("%s: listening on %s", kind, self.address)
         was_full = False
@@ -78,7 +79,8 @@ class Listener:
             """Accepts one client: the loop calls this for the next one when all others have had their turns."""
             nonlocal failure, was_full
             try:
-                descriptor, peer = self._socket._accept()  # `accept` makes enums, which takes longer than the call
+                # `accept` makes enums of its constants, which takes longer than the call.
+                descriptor, peer = self._socket._accept()  # type: ignore[attr-defined]
             except BlockingIOError:  # another process was faster
                 return
             except OSError as error:

@@ -4,6 +4,7 @@ The connections of a program send the same body, and thousands of them may come 
 shown and answered once; what all of them share does not change.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from gnsqd.gotext import GoType, Struct, decode_object, dumps, format_value
@@ -78,7 +79,7 @@ def _parse(body: bytes, kind: type[Identify]) -> Identify:
         raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body", error) from error
 
 
-_parse_once = lru_cache(_SHARED)(_parse)
+_parse_once: Callable[[bytes, type[Identify]], Identify] = lru_cache(_SHARED)(_parse)
 
 
 def apply_settings(client: ClientV2, identify: Identify, options: Options) -> None:
