@@ -23,7 +23,7 @@ from gnsqd.shared.names import check_limit, is_valid_name
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2, Permissions, PubCount
 from gnsqd.wire.codec import MESSAGE_ID_LENGTH, UNKNOWN, ClientError, Command, CommandSpec, frame
-from gnsqd.wire.identify import Identify, IdentifyWithTopology, apply_settings, negotiate, parse_identify
+from gnsqd.wire.identify import apply_settings, negotiate, parse_identify
 
 DELETION_RETRY_SECONDS = 0.1
 MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients send takes 300
@@ -78,9 +78,9 @@ class Commands:
         _require_state(client, "IDENTIFY", STATE_INIT)
 
     def IDENTIFY(self, client: ClientV2, command: Command) -> bytes:
-        identify = parse_identify(command.bodies[0], IdentifyWithTopology if self._options.has_topology else Identify)
-        self._log.debug("PROTOCOL(V2): [%s] %s", client, identify)
-        self._log.info("[%s] IDENTIFY: %s", client, identify)
+        identify = parse_identify(command.bodies[0], self._options.has_topology)
+        self._log.debug("PROTOCOL(V2): [%s] %s", client, identify.text)
+        self._log.info("[%s] IDENTIFY: %s", client, identify.text)
         apply_settings(client, identify, self._options)
         client.identify()
         if not identify.feature_negotiation:

@@ -1,10 +1,9 @@
 """IDENTIFY: a client's description and requested settings, and the answer (NSQD-COMPAT section 2.4).
 
-The connections of a program send the same body, and thousands of them may come back together. So bodies are decoded,
-shown and answered once; what all of them share does not change.
+The connections of a program send the same body, and thousands of them may come back together: so each body is decoded
+once. What comes of it is shared, and does not change.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 
 from gnsqd.gotext import GoType, Struct, decode_object, dumps, format_value
@@ -40,11 +39,7 @@ class Identify(Record):
             f"{_LABELS.get(name) or name.title().replace('_', '')}:{format_value(value)}"
             for name, value in vars(self).items()
         ]
-        self._text = f"{{{' '.join(shown)}}}"
-
-    def __str__(self) -> str:
-        """Returns what the real daemon logs."""
-        return self._text
+        self.text = f"{{{' '.join(shown)}}}"  # as the real daemon logs it
 
 
 class IdentifyWithTopology(Identify):
@@ -67,19 +62,20 @@ _STRUCTS = {
 _LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
 
 
-def parse_identify(body: bytes, kind: type[Identify] = Identify) -> Identify:
+def parse_identify(body: bytes, has_topology: bool) -> Identify:
     """Decodes the body; raises ClientError for what is not a JSON object, or has a field of another type."""
-    return (_parse_once if len(body) <= _SHARED else _parse)(body, kind)
+    return (_parse_once if len(body) <= _SHARED else _parse)(body, has_topology)
 
 
-def _parse(body: bytes, kind: type[Identify]) -> Identify:
+def _parse(body: bytes, has_topology: bool) -> Identify:
+    kind = IdentifyWithTopology if has_topology else Identify
     try:
         return kind(**decode_object(body, _STRUCTS[kind]))
     except ValueError as error:
         raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body", error) from error
 
 
-_parse_once: Callable[[bytes, type[Identify]], Identify] = lru_cache(_SHARED)(_parse)
+_parse_once = lru_cache(_SHARED)(_parse)
 
 
 def apply_settings(client: ClientV2, identify: Identify, options: Options) -> None:
@@ -150,13 +146,11 @@ def negotiate(client: ClientV2, identify: Identify, tls: bool, options: Options)
     level = identify.deflate_level if deflate and identify.deflate_level > 0 else DEFAULT_DEFLATE_LEVEL
     level = min(level, options.max_deflate_level)
     settings = (client.msg_timeout, client.sample_rate, client.output_buffer_size, client.output_buffer_timeout)
-    return _answer(options, tls, deflate, level, snappy, settings), snappy, level if deflate else 0
+    return _answer(options, tls, deflate, level, snappy, *settings), snappy, level if deflate else 0
 
 
 @lru_cache
-def _answer(
-    options: Options, tls: bool, deflate: bool, level: int, snappy: bool, settings: tuple[int, int, int, int]
-) -> bytes:
+def _answer(options: Options, tls: bool, deflate: bool, level: int, snappy: bool, *settings: int) -> bytes:
     """Returns the JSON: clients see the keys in this order, and the level also without deflate."""
     msg_timeout, sample_rate, output_buffer_size, output_buffer_timeout = settings
     topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
