@@ -91,6 +91,9 @@ class Listener:
             accepted = socket.socket(self._family, socket.SOCK_STREAM, 0, descriptor)
             is_full = 0 < limit <= len(self.greenlets)
             if not is_full:
+                if self.port >= 0 and not hasattr(socket, "TCP_KEEPIDLE"):  # macOS: the one option not inherited
+                    with suppress(OSError):  # nor can it be set for a client that is gone already
+                        accepted.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
                 greenlet = spawn(accepted, format_address(peer))
                 self.greenlets.add(greenlet)
                 greenlet.rawlink(self.greenlets.discard)
