@@ -51,7 +51,7 @@ class Level(enum.IntEnum):
                 return level
         raise ValueError(f"invalid log level '{text}' (debug, info, warn, error, fatal)")
 
-    @property
+    @functools.cached_property  # an enum takes longer for a name than all else in a line
     def word(self) -> str:
         """The word in a log line; `warn` in the flag is `WARNING` in the line."""
         return "WARNING" if self is Level.WARN else self.name
@@ -96,7 +96,7 @@ def _writer(stream: TextIO) -> Callable[[bytes], int]:
         sock = socket.socket(fileno=os.dup(descriptor))
         return lambda data: sock.send(data, socket.MSG_DONTWAIT)
     if not (stat.S_ISFIFO(mode) or os.isatty(descriptor)):
-        return lambda data: os.write(descriptor, data)
+        return functools.partial(os.write, descriptor)
     try:
         # Unlike a duplicate, this has flags of its own; only Linux opens a pipe once more.
         own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
@@ -107,7 +107,7 @@ def _writer(stream: TextIO) -> Callable[[bytes], int]:
         return lambda data: _write_while_ready(poll, descriptor, data, piece)
     with suppress(OSError):  # a terminal, or this user's pipes are many
         fcntl.fcntl(own, fcntl.F_SETPIPE_SZ, max(_PIPE_SIZE, fcntl.fcntl(own, fcntl.F_GETPIPE_SZ)))
-    return lambda data: os.write(own, data)
+    return functools.partial(os.write, own)
 
 
 def _write_while_ready(poll: select.poll, descriptor: int, data: bytes, piece: int) -> int:
@@ -174,11 +174,12 @@ class Logger:
         self._output(Level.FATAL, format, args, stack)
 
     def _output(self, level: Level, format: str, args: tuple[object, ...], stack: str = "") -> None:
-        second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        now = time.time_ns()
+        second, microseconds = now // 1_000_000_000, now % 1_000_000_000 // 1000
         if second != self._second:
             self._second = second
             self._date = time.strftime(self._date_format, time.localtime(second))
-        sink, microseconds = self._sink, nanoseconds // 1000
+        sink = self._sink
         if count := sink.dropped - sink.reported:
             warning = "LOG: %d lines were dropped, as stderr did not take them"
             if sink.put(self._line(microseconds, Level.WARN, warning, (count,), "")):

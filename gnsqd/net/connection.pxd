@@ -16,13 +16,13 @@ cdef class Polling:
 cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline, write_timeout
-    cdef object _layer, _socket, _hub, _reader, _take, _timer, _sending
+    cdef object _layer, _socket, _hub, _reader, _take, _timer
     cdef public bint resetting
     cdef bint _closed
-    cdef Py_ssize_t _senders
+    cdef list _senders
     cdef Endpoint _endpoint
     cdef bytes _unread, _unsent
-    cdef str _local_address, _write_error
+    cdef str _write_error
     cdef Polling _polling
     cdef double _last, _timer_at
 

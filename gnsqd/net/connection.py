@@ -18,10 +18,8 @@ from importlib import import_module
 from math import inf
 from time import monotonic, sleep
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from gevent import get_hub
-from gevent.hub import Hub
 from greenlet import getcurrent, greenlet
 
 from gnsqd.hub.cooperative import Line, turn_in, yield_turn
@@ -70,12 +68,13 @@ class Polling:
             self._idle.stop()
 
 
-_polling: WeakKeyDictionary[Hub, Polling] = WeakKeyDictionary()
-
-
 def shared_polling() -> Polling:
-    """Returns the object of this thread's hub."""
-    return _polling.get(get_hub()) or _polling.setdefault(get_hub(), Polling())
+    """Returns the object of this thread's hub, which has it as an attribute."""
+    hub: Any = get_hub()
+    if not hasattr(hub, "polling"):
+        hub.polling = Polling()
+    polling: Polling = hub.polling
+    return polling
 
 
 class Connection:
@@ -90,10 +89,6 @@ class Connection:
         self._layer: Layer | None = None
         self._unread = self._unsent = b""
         self._socket = sock
-        try:
-            self._local_address = format_address(sock.getsockname())
-        except OSError:  # macOS reports this for a client that is gone already
-            self._local_address = "@"
         self._hub = get_hub()
         self._polling = shared_polling()
         self._endpoint = _new_endpoint(sock, self._on_readable)
@@ -103,8 +98,7 @@ class Connection:
         self._take: Any = None  # of `feed`, while it waits
         self._closed = False  # on this side
         self._last = 0.0  # when what had arrived by then is dropped (monotonic)
-        self._sending: Line = []
-        self._senders = 0  # that have it, or wait for it
+        self._senders: Line = []  # those that wait for the socket, and for one another
         self._write_error = ""
 
     def is_receiving(self) -> bool:
@@ -261,12 +255,8 @@ class Connection:
             data = b"".join(frames)
         elif self.send_at_once(frames):  # as nearly always
             return
-        self._senders += 1
-        try:
-            with turn_in(self._sending):
-                self._send_slowly(data)
-        finally:
-            self._senders -= 1
+        with turn_in(self._senders):
+            self._send_slowly(data)
 
     def _send_slowly(self, data: bytes) -> None:
         """Wraps and sends `data` after what was sent at once; errors as `send`. Yields."""
@@ -305,15 +295,12 @@ class Connection:
     def handshake(self, layer: TLS, received: bytes) -> None:
         """Lets `layer` shake hands, beginning with what was `received` already, and puts it on; errors as `receive`,
         and all of it within the read deadline. On failure nothing but TLS's own alert is sent. Yields."""
-        self._senders += 1
         try:
-            with turn_in(self._sending):
+            with turn_in(self._senders):
                 self._shake_hands(layer, received)
         except TLSError as error:
             self._send_alert(error.alert)
             raise
-        finally:
-            self._senders -= 1
 
     def _shake_hands(self, layer: TLS, received: bytes) -> None:
         reply = layer.handshake(received)
@@ -346,7 +333,11 @@ class Connection:
 
     def _describe(self, what: str) -> str:
         network = "unix" if self._socket.family == socket.AF_UNIX else "tcp"
-        return f"{what} {network} {self._local_address}->{self.remote_address}"
+        try:
+            local_address = format_address(self._socket.getsockname())
+        except OSError:  # macOS reports this for a client that is gone
+            local_address = "@"
+        return f"{what} {network} {local_address}->{self.remote_address}"
 
     def shutdown(self, seconds: float = 0.0) -> None:
         """Ends both directions; whoever waits on this connection notices. For that many `seconds` at most, `feed` still

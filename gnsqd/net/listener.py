@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 from gevent import Greenlet, get_hub, joinall, sleep
 
-from gnsqd.hub.cooperative import yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.addresses import HIGHEST_PORT, format_address, split_host_port, unix_name
@@ -59,6 +58,7 @@ class Listener:
         self._readable = get_hub().loop.io(self._socket.fileno(), _READ)
         self._doorbell = Doorbell()
         self.greenlets: set[Greenlet[..., None]] = set()
+        self._family = int(self._socket.family)
         name = self._socket.getsockname()
         self.address = format_address(name)
         self.port = int(name[1]) if isinstance(name, tuple) else -1
@@ -67,39 +67,54 @@ class Listener:
     def serve(
         self, kind: str, log: Logger, spawn: Callable[[socket.socket, str], "Greenlet[..., None]"], limit: int
     ) -> None:
-        """Calls `spawn` with each client's socket and address, until `close`; it starts a greenlet. Closes new sockets
-        while there are `limit` greenlets, 0 for no limit. Raises ListenerBroken if accepting fails for good."""
+        """Calls `spawn` on the hub with each client's socket and address, until `close`; it starts a greenlet. Closes
+        new sockets while there are `limit` greenlets, 0 for no limit. Raises ListenerBroken if accepting fails for
+        good."""
         if not self._inherited:
             log.info("%s: listening on %s", kind, self.address)
         was_full = False
-        while not self._closed:
+        failure: OSError | None = None
+
+        def accept() -> None:
+            """Accepts one client: the loop calls this for the next one when all others have had their turns."""
+            nonlocal failure, was_full
             try:
-                accepted, peer = self._socket.accept()
-            except BlockingIOError:
-                self._readable.start(self._doorbell.ring)
-                self._doorbell.wait()  # for a client or `close`
-                self._readable.stop()
+                # `accept` makes enums of its constants, which takes longer than the call.
+                descriptor, peer = self._socket._accept()  # type: ignore[attr-defined]
+            except BlockingIOError:  # another process was faster
+                return
             except OSError as error:
-                if error.errno in _OUT_OF_RESOURCES:
-                    log.warn("%s: temporary Accept() failure - %s", kind, error)
-                    sleep(_ACCEPT_PAUSE_SECONDS)
-                elif error.errno != errno.ECONNABORTED:
-                    call = "listener.Accept()" if kind == "TCP" else "http.Serve()"
-                    where = f"unix {self.address}" if self.port < 0 else f"tcp {self.address}"
-                    raise ListenerBroken(f"{call} error - accept {where}: accept4: {reason_of(error)}") from error
+                failure = error
+                self._readable.stop()
+                self._doorbell.ring()
+                return
+            accepted = socket.socket(self._family, socket.SOCK_STREAM, 0, descriptor)
+            is_full = 0 < limit <= len(self.greenlets)
+            if not is_full:
+                if self.port >= 0 and not hasattr(socket, "TCP_KEEPIDLE"):  # macOS: the one option not inherited
+                    with suppress(OSError):  # nor can it be set for a client that is gone already
+                        accepted.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+                greenlet = spawn(accepted, format_address(peer))
+                self.greenlets.add(greenlet)
+                greenlet.rawlink(self.greenlets.discard)
             else:
-                if 0 < limit <= len(self.greenlets):
-                    accepted.close()
-                    if not was_full:
-                        log.warn("%s: closing new connections, there are as many as may be", kind)
-                    was_full = True
-                else:
-                    _set_options(accepted)
-                    greenlet = spawn(accepted, format_address(peer))
-                    self.greenlets.add(greenlet)
-                    greenlet.rawlink(self.greenlets.discard)
-                    was_full = False
-                yield_turn()
+                accepted.close()
+                if not was_full:
+                    log.warn("%s: closing new connections, there are as many as may be", kind)
+            was_full = is_full
+
+        while not self._closed:
+            self._readable.start(accept)
+            self._doorbell.wait()  # for an error or `close`
+            error, failure = failure, None
+            if error is None or error.errno == errno.ECONNABORTED:
+                continue
+            if error.errno not in _OUT_OF_RESOURCES:
+                call = "listener.Accept()" if kind == "TCP" else "http.Serve()"
+                where = f"unix {self.address}" if self.port < 0 else f"tcp {self.address}"
+                raise ListenerBroken(f"{call} error - accept {where}: accept4: {reason_of(error)}") from error
+            log.warn("%s: temporary Accept() failure - %s", kind, error)
+            sleep(_ACCEPT_PAUSE_SECONDS)
         if not self._inherited:
             log.info("%s: closing %s", kind, self.address)
 
@@ -147,15 +162,6 @@ def close_servers(servers: Iterable[Server]) -> None:
         joinall([greenlet for server in servers for greenlet in server.listener.greenlets], seconds)
 
 
-def _set_options(accepted: socket.socket) -> None:
-    if accepted.family != socket.AF_UNIX:
-        with suppress(OSError):  # macOS reports this for a client that is gone already
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            accepted.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
-
-
 def _listen(address: str, tcp_only: bool) -> socket.socket:
     try:
         host, port = split_host_port(address)
@@ -176,6 +182,11 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if family != socket.AF_UNIX:  # accepted sockets inherit these, without four calls of the system for each
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            listener.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
         try:
             listener.bind(bind_address)
         except OSError as error:

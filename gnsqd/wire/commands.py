@@ -23,7 +23,7 @@ from gnsqd.shared.names import check_limit, is_valid_name
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import STATE_CLOSING, STATE_INIT, STATE_SUBSCRIBED, ClientV2, Permissions, PubCount
 from gnsqd.wire.codec import MESSAGE_ID_LENGTH, UNKNOWN, ClientError, Command, CommandSpec, frame
-from gnsqd.wire.identify import Identify, IdentifyWithTopology, apply_settings, negotiate, parse_identify
+from gnsqd.wire.identify import apply_settings, negotiate, parse_identify
 
 DELETION_RETRY_SECONDS = 0.1
 MAX_IDENTIFY = 32768  # bytes of JSON, which are some ms of work; what clients send takes 300
@@ -78,27 +78,28 @@ class Commands:
         _require_state(client, "IDENTIFY", STATE_INIT)
 
     def IDENTIFY(self, client: ClientV2, command: Command) -> bytes:
-        identify = parse_identify(command.bodies[0], IdentifyWithTopology if self._options.has_topology else Identify)
-        self._log.debug("PROTOCOL(V2): [%s] %s", client, identify)
-        self._log.info("[%s] IDENTIFY: %s", client, identify)
+        identify = parse_identify(command.bodies[0], self._options.has_topology)
+        self._log.debug("PROTOCOL(V2): [%s] %s", client, identify.text)
+        self._log.info("[%s] IDENTIFY: %s", client, identify.text)
         apply_settings(client, identify, self._options)
         client.identify()
         if not identify.feature_negotiation:
             return _OK
         tls = self._new_tls() if self._new_tls is not None and identify.tls_v1 else None
-        answer = frame(FRAME_TYPE_RESPONSE, negotiate(client, identify, tls is not None, self._options))
-        if tls is None and not (identify.deflate or identify.snappy):
+        negotiated, snappy, level = negotiate(client, identify, tls is not None, self._options)
+        answer = frame(FRAME_TYPE_RESPONSE, negotiated)
+        if tls is None and not (level or snappy):
             return answer
         if client.deflate or client.snappy or (tls is not None and client.tls is not None):
             # The real daemon's stream breaks here; one layer on the other would cost memory without end.
             raise ClientError("E_INVALID", "cannot IDENTIFY in current state")
         layer: Layer | None = None
         label = ""
-        if identify.snappy:
+        if snappy:
             layer, label = SnappyLayer(), "snappy"
-        elif identify.deflate:
-            layer, label = DeflateLayer(identify.deflate_level), f"deflate (level {identify.deflate_level})"
-        client.snappy, client.deflate = identify.snappy, identify.deflate
+        elif level:
+            layer, label = DeflateLayer(level), f"deflate (level {level})"
+        client.snappy, client.deflate = snappy, level > 0
         command.upgrade = tls, layer, label
         return answer
 
@@ -165,16 +166,24 @@ class Commands:
         params = command.params
         if len(params) < 3:
             raise ClientError("E_INVALID", "SUB insufficient number of parameters")
-        topic_name = _topic_name(params[1], "SUB")
-        channel_name = params[2].decode("latin-1")
-        if not is_valid_name(channel_name):
-            raise ClientError("E_BAD_CHANNEL", f"SUB channel name {quote(params[2])} is not valid")
+        topic_name, channel_name = params[1].decode("latin-1"), params[2].decode("latin-1")
+        is_there = self._has_channel(topic_name, channel_name)  # so the names are valid
+        if not is_there:
+            _topic_name(params[1], "SUB")
+            if not is_valid_name(channel_name):
+                raise ClientError("E_BAD_CHANNEL", f"SUB channel name {quote(params[2])} is not valid")
         self._authorize(client, command, topic_name, channel_name)
-        if not command.may_yield:
+        if not (is_there or command.may_yield):
             raise WouldYield
         client.channel = self._subscribe(client, topic_name, channel_name)
         client.state = STATE_SUBSCRIBED
         return _OK
+
+    def _has_channel(self, topic_name: str, channel_name: str) -> bool:
+        """Returns True if `_subscribe` does not yield, as nothing is to be created."""
+        topic = self._topics.get(topic_name)
+        channel = None if topic is None or topic.exiting else topic.channels.get(channel_name)
+        return channel is not None and not channel.exiting
 
     def _subscribe(self, client: ClientV2, topic_name: str, channel_name: str) -> Channel:
         # The topic or the channel may be ending right now: then it is created again, once.

@@ -1,4 +1,10 @@
-"""IDENTIFY: a client's description and requested settings, and the answer (NSQD-COMPAT section 2.4)."""
+"""IDENTIFY: a client's description and requested settings, and the answer (NSQD-COMPAT section 2.4).
+
+The connections of a program send the same body, and thousands of them may come back together: so each body is decoded
+once. What comes of it is shared, and does not change.
+"""
+
+from functools import lru_cache
 
 from gnsqd.gotext import GoType, Struct, decode_object, dumps, format_value
 from gnsqd.options import MILLISECOND, SECOND, TOPOLOGY_AWARE, Options
@@ -8,6 +14,7 @@ from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError
 
 DEFAULT_DEFLATE_LEVEL = 6
+_SHARED = 1024  # bodies that are remembered, and their bytes at most
 
 
 class Identify(Record):
@@ -27,13 +34,12 @@ class Identify(Record):
     user_agent: str = ""
     msg_timeout: int = 0
 
-    def __str__(self) -> str:
-        """Returns what the real daemon logs."""
+    def __post_init__(self) -> None:
         shown = [
             f"{_LABELS.get(name) or name.title().replace('_', '')}:{format_value(value)}"
             for name, value in vars(self).items()
         ]
-        return f"{{{' '.join(shown)}}}"
+        self.text = f"{{{' '.join(shown)}}}"  # as the real daemon logs it
 
 
 class IdentifyWithTopology(Identify):
@@ -56,12 +62,20 @@ _STRUCTS = {
 _LABELS = {"client_id": "ClientID", "tls_v1": "TLSv1"}
 
 
-def parse_identify(body: bytes, kind: type[Identify] = Identify) -> Identify:
+def parse_identify(body: bytes, has_topology: bool) -> Identify:
     """Decodes the body; raises ClientError for what is not a JSON object, or has a field of another type."""
+    return (_parse_once if len(body) <= _SHARED else _parse)(body, has_topology)
+
+
+def _parse(body: bytes, has_topology: bool) -> Identify:
+    kind = IdentifyWithTopology if has_topology else Identify
     try:
         return kind(**decode_object(body, _STRUCTS[kind]))
     except ValueError as error:
         raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body", error) from error
+
+
+_parse_once = lru_cache(_SHARED)(_parse)
 
 
 def apply_settings(client: ClientV2, identify: Identify, options: Options) -> None:
@@ -122,32 +136,39 @@ def _checked(what: str, value: int, lowest: int, highest: int) -> int:
     return value
 
 
-def negotiate(client: ClientV2, identify: Identify, tls: bool, options: Options) -> bytes:
+def negotiate(client: ClientV2, identify: Identify, tls: bool, options: Options) -> tuple[bytes, bool, int]:
     """Reduces the compression that `identify` asks for to what we allow; raises ClientError if that is two. Returns the
-    answer to feature negotiation: clients see the keys in this order, and the level also without deflate."""
-    identify.deflate = options.deflate and identify.deflate
-    identify.snappy = options.snappy and identify.snappy
-    if identify.deflate and identify.snappy:
+    answer to feature negotiation, whether snappy is used, and the level of deflate, 0 if that is not used."""
+    snappy = options.snappy and identify.snappy
+    deflate = options.deflate and identify.deflate
+    if deflate and snappy:
         raise ClientError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
-    if not identify.deflate or identify.deflate_level <= 0:
-        identify.deflate_level = DEFAULT_DEFLATE_LEVEL
-    identify.deflate_level = min(identify.deflate_level, options.max_deflate_level)
+    level = identify.deflate_level if deflate and identify.deflate_level > 0 else DEFAULT_DEFLATE_LEVEL
+    level = min(level, options.max_deflate_level)
+    settings = (client.msg_timeout, client.sample_rate, client.output_buffer_size, client.output_buffer_timeout)
+    return _answer(options, tls, deflate, level, snappy, *settings), snappy, level if deflate else 0
+
+
+@lru_cache
+def _answer(options: Options, tls: bool, deflate: bool, level: int, snappy: bool, *settings: int) -> bytes:
+    """Returns the JSON: clients see the keys in this order, and the level also without deflate."""
+    msg_timeout, sample_rate, output_buffer_size, output_buffer_timeout = settings
     topology = {"topology_region": options.topology_region, "topology_zone": options.topology_zone}
     return dumps(
         {
             "max_rdy_count": options.max_rdy_count,
             "version": NSQD_VERSION,
             "max_msg_timeout": options.max_msg_timeout // MILLISECOND,
-            "msg_timeout": client.msg_timeout // MILLISECOND,
+            "msg_timeout": msg_timeout // MILLISECOND,
             "tls_v1": tls,
-            "deflate": identify.deflate,
-            "deflate_level": identify.deflate_level,
+            "deflate": deflate,
+            "deflate_level": level,
             "max_deflate_level": options.max_deflate_level,
-            "snappy": identify.snappy,
-            "sample_rate": client.sample_rate,
+            "snappy": snappy,
+            "sample_rate": sample_rate,
             "auth_required": bool(options.auth_http_addresses),
-            "output_buffer_size": client.output_buffer_size,
-            "output_buffer_timeout": client.output_buffer_timeout // MILLISECOND,
+            "output_buffer_size": output_buffer_size,
+            "output_buffer_timeout": output_buffer_timeout // MILLISECOND,
             **(topology if options.has_topology else {}),
         }
     ).encode()

@@ -2,6 +2,7 @@ cimport cython
 
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.topic cimport Topic
+from gnsqd.hub.doorbell cimport Doorbell
 from gnsqd.net.native cimport monotonic
 from gnsqd.wire.client_v2 cimport ClientV2
 from gnsqd.wire.codec cimport Command, Decoder
@@ -13,6 +14,7 @@ cdef class Session:
     cdef Commands _commands
     cdef Command _command
     cdef object _log, _spawn
+    cdef Doorbell _pump_ended
     cdef bint _has_executed
     cdef double _turn_end
     cdef list _replies

@@ -8,6 +8,7 @@ from time import monotonic
 
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.hub.cooperative import CLIENT_TURN_SECONDS, Spawn, WouldYield, yield_turn
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.shared.errors import StorageError
@@ -31,6 +32,7 @@ class Session:
         self._commands = commands
         self._log = log
         self._spawn = spawn
+        self._pump_ended = Doorbell()
         self._command: Command | None = None  # the one at hand
         self._has_executed = False  # commands since the last bytes
         self._turn_end = 0.0  # 0 before the first look at the clock
@@ -192,7 +194,8 @@ class Session:
             if client.channel is not None:
                 client.channel.remove_client(client)
             client.connection.shutdown()
-            pump.join()
+            if pump:  # one that a defect has kept from beginning does not ring
+                self._pump_ended.wait()
 
     def _serve(self) -> None:
         while True:
@@ -314,3 +317,4 @@ class Session:
             if not client.exiting:
                 client.close()
             self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
+            self._pump_ended.ring()

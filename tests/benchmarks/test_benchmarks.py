@@ -76,7 +76,7 @@ def test_daemons_are_compared_turn_by_turn(run: Run) -> None:
 @pytest.mark.peer
 @pytest.mark.slow
 def test_every_row_measures_every_daemon(run: Run) -> None:
-    moving = ["pub", "consume", "both", "both-16", "http-pub", "tls-pub"]
+    moving = ["pub", "consume", "both", "both-16", "http-pub", "tls-pub", "connect"]
     counts = {"memory": 4, "starts": 2, "scale-topics-10": 3, "scale-connections-1": 3}
     rows, _ = run(*moving, *counts, "durability", flags=("--runs=1",))
     (by_durability,) = [rows.pop(name) for name in list(rows) if name.startswith("durability-")]

@@ -12,33 +12,44 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError
-from benchmarks.programs import ON_CHANNEL, generator, run_to_end
+from benchmarks.programs import ON_CHANNEL, fill, generator, run_to_end
 from benchmarks.queues import create_channel
 from benchmarks.row import BenchmarkLoad, Measurement, procedure
 from kit.daemons import Instance, interpreter
 
 PATIENCE = 600.0  # seconds for a load
 SHORT = 100  # commands of the load that only pays for its connections
+IN_FLIGHT = 2500  # messages at most, at the end of a load that consumes: the load generator's RDY count
 
-# The load generator's flags, and the messages of a command: those of the rows of the other benchmarks.
-LOADS: dict[str, tuple[list[str], int]] = {
-    "pub": (["-publishers=1"], 1),
-    "mpub-20": (["-publishers=1", "-batch=20"], 20),
-    "both": (["-publishers=1", "-consumers=1", "-batch=20"], 20),
-    "both-16": (["-publishers=16", "-consumers=16"], 1),
-    "http-pub": (["-publishers=1", "-http={http}"], 1),
-    "tls-pub": (["-publishers=1", "-tls"], 1),
-    "tls-mpub-20": (["-publishers=1", "-tls", "-batch=20"], 20),
-    "snappy-mpub-20": (["-publishers=1", "-snappy", "-batch=20"], 20),
-    "deflate-both": (["-publishers=1", "-consumers=1", "-deflate", "-batch=20"], 20),
+PROCESS = "--durability=process"
+
+# The load generator's mode and flags, those of the rows of the other benchmarks; the messages of a command, and a flag of
+# the daemon. Where nothing is published, a backlog is consumed, and a command is a FIN.
+LOADS = {
+    "pub": ("move -publishers=1", 1, ""),
+    "pub-100": ("move -publishers=1 -window=100", 1, ""),  # that many unanswered PUBs
+    "pub-process": ("move -publishers=1", 1, PROCESS),
+    "mpub-20": ("move -publishers=1 -batch=20", 20, ""),
+    "mpub-200-process": ("move -publishers=1 -batch=200", 200, PROCESS),
+    "consume": ("move -consumers=1", 1, ""),
+    "both": ("move -publishers=1 -consumers=1 -batch=20", 20, ""),
+    "both-process": ("move -publishers=1 -consumers=1 -batch=20", 20, PROCESS),
+    "both-16": ("move -publishers=16 -consumers=16", 1, ""),
+    "http-pub": ("move -publishers=1 -http={http}", 1, ""),
+    "tls-pub": ("move -publishers=1 -tls", 1, ""),
+    "tls-mpub-20": ("move -publishers=1 -tls -batch=20", 20, ""),
+    "snappy-mpub-20": ("move -publishers=1 -snappy -batch=20", 20, ""),
+    "deflate-both": ("move -publishers=1 -consumers=1 -deflate -batch=20", 20, ""),
+    "connect": ("connect -consumers=1", 1, ""),
 }
 
 
 @procedure
 def instructions(running: Instance, load: BenchmarkLoad, name: str) -> Measurement:
     """Counts those of another daemon than the one that runs meanwhile: with its interpreter and flags, in valgrind."""
-    flags, batch = LOADS[name]
-    commands = max(load.stored // 1000, 1)
+    words, batch, flag = LOADS[name]
+    consumes = name == "consume"
+    commands = max(load.stored // (20 if consumes else 1000), 1)  # many times IN_FLIGHT, which varies at the end
     if shutil.which("valgrind") is None:
         raise BenchmarkError("no such program: valgrind")
     with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
@@ -47,15 +58,17 @@ def instructions(running: Instance, load: BenchmarkLoad, name: str) -> Measureme
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", pipes]
         # valgrind does not follow a script into its interpreter
         command += running.command if "-P" in running.command else [*interpreter(running.command), "-P", "-m", "gnsqd"]
-        with Instance(command, Path(directory, "data"), *running.flags) as daemon:
-            create_channel(daemon)
-            http = "{}:{}".format(*daemon.http_address)
-            to = [ON_CHANNEL, *(flag.format(http=http) for flag in flags)]
+        with Instance(command, Path(directory, "data"), *running.flags, *flag.split()) as daemon:
+            if consumes:
+                fill(daemon, commands + 3 * (SHORT + IN_FLIGHT))
+            else:
+                create_channel(daemon)
+            to = [*words.format(http="{}:{}".format(*daemon.http_address)).split(), ON_CHANNEL]
             control(daemon, pipes, "--instr=on")
             totals: list[int] = []
             for number in (SHORT, SHORT, SHORT + commands):  # the first one pays for what is done once
                 limits = f"-for={PATIENCE:g}s", f"-count={number * batch}"
-                run_to_end(generator(daemon, "move", *limits, *to), PATIENCE)
+                run_to_end(generator(daemon, *to, *limits), PATIENCE)
                 control(daemon, pipes, "--dump")
                 totals.append(total(counts.with_name(f"{counts.name}.{len(totals) + 1}")))
             daemon.kill()

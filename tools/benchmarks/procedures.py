@@ -19,6 +19,8 @@ from benchmarks.row import KILOBYTES, MEGABYTES, MILLISECONDS, RATE, BenchmarkLo
 from kit.daemons import Instance, interpreter
 from kit.observers import resident_bytes
 
+CONNECTORS = 8
+
 
 @procedure
 def publisher(daemon: Instance, load: BenchmarkLoad, *flags: str, batch: int = 1, http: int = 0) -> Measurement:
@@ -55,6 +57,15 @@ def both(daemon: Instance, load: BenchmarkLoad, connections: int = 0, batch: int
     to = [ON_CHANNEL, f"-publishers={connections}", f"-consumers={connections}", *_batches(batch)]
     queues.fetch_memory(load.seconds, connections * batch)
     return _consumed(generate(daemon, "move", load.seconds, *to))
+
+
+def connector(daemon: Instance, load: BenchmarkLoad) -> Measurement:
+    """Opens consumers and closes them, CONNECTORS at a time, and waits until the daemon has forgotten the last."""
+    queues.create_channel(daemon)
+    loaded = generate(daemon, "connect", load.seconds, ON_CHANNEL, f"-consumers={CONNECTORS}")
+    queues.wait_for_channel(daemon, client_count=0)
+    spent = cpu_seconds(daemon) - loaded.before
+    return Measurement(loaded.connected / loaded.seconds, loaded.connected, spent, loaded.cpu_seconds)
 
 
 def _batches(batch: int) -> list[str]:

@@ -24,6 +24,7 @@ class Loaded:
     seconds: float
     published: int
     consumed: int
+    connected: int
     cpu_seconds: float  # of the program
     p50: float
     p99: float

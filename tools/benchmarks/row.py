@@ -24,7 +24,7 @@ class BenchmarkLoad:
 @dataclass(frozen=True)
 class Measurement:
     value: float = 0.0  # in the unit of the row
-    messages: int = 0  # 0 where none are moved
+    messages: int = 0  # or connections; 0 where none are moved
     cpu_seconds: float = 0.0  # of the daemon, over all these messages
     load_seconds: float | None = None  # of the clients: their CPU time over the same messages
     parts: dict[str, float] = field(default_factory=dict)  # the figures, where the row names several
@@ -66,6 +66,7 @@ class Unit:
 
 
 RATE = Unit("messages/s", ",.0f", speed=True)
+CONNECTIONS = Unit("connections/s", ",.0f", speed=True)
 MILLISECONDS = Unit("ms", ".3f")
 MICROSECONDS = Unit("µs of CPU per message", ".2f")
 MEGABYTES = Unit("MB", ",.1f")

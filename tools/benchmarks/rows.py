@@ -3,8 +3,10 @@
 from functools import partial
 
 from benchmarks.instructions import LOADS, instructions
-from benchmarks.procedures import MEMORY, NODES, STARTS, TIMES, both, consumer, memory, nodes, publisher, starts, trip
-from benchmarks.row import BY_DURABILITY, INSTRUCTIONS, ITSELF, BenchmarkRow, all_that_comes, stored
+from benchmarks.procedures import (
+    MEMORY, NODES, STARTS, TIMES, both, connector, consumer, memory, nodes, publisher, starts, trip,
+)  # fmt: skip
+from benchmarks.row import BY_DURABILITY, CONNECTIONS, INSTRUCTIONS, ITSELF, BenchmarkRow, all_that_comes, stored
 from benchmarks.scale import SCALE
 
 moving = partial(BenchmarkRow, mem_queue_size=all_that_comes)
@@ -17,6 +19,7 @@ ROWS = (
     moving("both-16", "16 publishers (PUB) and 16 consumers at once", both(16)),
     moving("http-pub", "HTTP /pub, 8 connections", publisher(http=8)),
     moving("tls-pub", "PUB one by one, TLS", publisher("-tls"), tls=True),
+    BenchmarkRow("connect", "connect, IDENTIFY, SUB, RDY, close", connector, unit=CONNECTIONS),
     moving("durability", "MPUB 200, durability", publisher(batch=200), variants=BY_DURABILITY),
     moving("nodes", "publish (MPUB 20) and consume at once", nodes, parts=NODES),
     moving("latency", "PUB round trip", trip, parts=TIMES),

@@ -34,6 +34,7 @@ type result struct {
 	Seconds    float64 `json:"seconds"`
 	Published  int64   `json:"published"` // messages answered with OK
 	Consumed   int64   `json:"consumed"`  // messages finished
+	Connected  int64   `json:"connected"` // connections opened and closed
 	CPUSeconds float64 `json:"cpu_seconds"`
 	P50        float64 `json:"p50"`
 	P99        float64 `json:"p99"`
@@ -44,9 +45,10 @@ var modes = map[string]struct {
 	help string
 	run  func(options) (result, error)
 }{
-	"move": {"publish, consume, or both at once, as fast as it goes", move},
-	"trip": {"time PUBs at a given rate, from sending to the answer", trip},
-	"hold": {"keep connections open until stdin ends", hold},
+	"move":    {"publish, consume, or both at once, as fast as it goes", move},
+	"trip":    {"time PUBs at a given rate, from sending to the answer", trip},
+	"hold":    {"keep connections open until stdin ends", hold},
+	"connect": {"open consumers and close them, as fast as it goes", connect},
 }
 
 func main() {

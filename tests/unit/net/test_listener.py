@@ -109,6 +109,33 @@ def test_client_that_is_gone_before_it_is_accepted_ends_nothing(monkeypatch: pyt
     accepted[0].close()
 
 
+@pytest.mark.parametrize("keep_idle", [True, False])
+def test_clients_have_gos_options_where_keep_idle_is_inherited_and_where_not(
+    monkeypatch: pytest.MonkeyPatch, keep_idle: bool
+) -> None:
+    options = [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    ]
+    accepted: list[socket.socket] = []
+    with listening("127.0.0.1:0") as found:
+        if not keep_idle:  # as on macOS: the name is another one, and a listener's value is its own
+            found._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 7200)
+            monkeypatch.delattr(socket, "TCP_KEEPIDLE")
+
+        def handle(sock: socket.socket, address: str) -> "gevent.Greenlet[..., None]":
+            accepted.append(sock)
+            found.close()
+            return gevent.spawn(lambda: None)
+
+        with socket.create_connection(("127.0.0.1", found.port)), gevent.Timeout(30):
+            gevent.spawn(found.serve, "TCP", Logger("", Level.FATAL), handle, 0).get()
+    with accepted[0] as sock:
+        assert [sock.getsockopt(level, name) for level, name, _ in options] == [value for *_, value in options]
+
+
 def test_an_inherited_socket_is_left_to_its_owner_and_given_up_where_that_is_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as owner:
         inherited = Listener(os.dup(owner.fileno()))
