@@ -23,6 +23,7 @@ SHORT = 100  # commands of the load that only pays for its connections
 # The load generator's flags, and the messages of a command: those of the rows of the other benchmarks.
 LOADS: dict[str, tuple[list[str], int]] = {
     "pub": (["-publishers=1"], 1),
+    "pub-100": (["-publishers=1", "-window=100"], 1),  # that many unanswered PUBs
     "mpub-20": (["-publishers=1", "-batch=20"], 20),
     "both": (["-publishers=1", "-consumers=1", "-batch=20"], 20),
     "both-16": (["-publishers=16", "-consumers=16"], 1),
