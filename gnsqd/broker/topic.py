@@ -229,8 +229,9 @@ class Topic:
                 raise BrokerError("exiting")
             queue = self._store.channel_queue(name, past)
             new_channel = TopologyChannel if self._environment.options.has_topology else Channel
+            # Compiled, `self._doorbell.ring` would be the C function of a cpdef.
             channel = self.channels[name] = new_channel(
-                self.name, name, self._environment, queue, self._delete_soon, self._doorbell.ring
+                self.name, name, self._environment, queue, self._delete_soon, lambda: self._doorbell.ring()
             )
             if queue.ordered:
                 set_ordered(self.queue, True)

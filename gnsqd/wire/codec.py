@@ -267,7 +267,8 @@ class Decoder:
         line: bytes = data[start:end]
         command = Command.__new__(Command)
         command.params = params = line.split(b" ")
-        command.spec = spec = self.table.get(params[0]) or self.table[UNKNOWN]
+        spec = self.table.get(params[0]) or self.table[UNKNOWN]
+        command.spec = spec
         command.bodies = _NO_BODIES
         command.topic_name = ""
         command.checked = False
