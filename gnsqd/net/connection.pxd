@@ -30,7 +30,6 @@ cdef class Connection:
     cpdef bytes receive(self)
     cdef _decode(self, layer, bytes data)
     cdef _wait(self, take)
-    cpdef _on_readable(self)
     @cython.locals(data=bytes)
     cdef _take_input(self, bint expired)
     cpdef check_open(self)

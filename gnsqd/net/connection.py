@@ -98,7 +98,7 @@ class Connection:
             self._local_address = "@"
         self._hub = get_hub()
         self._polling = shared_polling()
-        self._endpoint = _new_endpoint(sock, self._on_readable)
+        self._endpoint = _new_endpoint(sock, self)
         self._reader: greenlet | None = None
         self._timer: Any = None
         self._timer_at = 0.0
@@ -164,7 +164,8 @@ class Connection:
             self._reader = self._take = None
         return more
 
-    def _on_readable(self) -> None:
+    def __call__(self) -> None:
+        """Takes what there is to receive: compiled, the loop calls this for less than a method."""
         self._polling.note()
         if self._reader is None:
             self._endpoint.stop()
