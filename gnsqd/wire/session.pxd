@@ -2,6 +2,7 @@ cimport cython
 
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.topic cimport Topic
+from gnsqd.net.connection cimport Receiver
 from gnsqd.net.native cimport monotonic
 from gnsqd.wire.client_v2 cimport ClientV2, PubCount
 from gnsqd.wire.codec cimport Command, Decoder
@@ -9,7 +10,7 @@ from gnsqd.wire.commands cimport Commands
 
 cdef Py_ssize_t _TURN_COMMANDS
 
-cdef class Session:
+cdef class Session(Receiver):
     cdef readonly ClientV2 client
     cdef readonly Decoder decoder
     cdef Commands _commands

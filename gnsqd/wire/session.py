@@ -9,6 +9,7 @@ from time import monotonic
 from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.hub.cooperative import CLIENT_TURN_SECONDS, Spawn, WouldYield, yield_turn
 from gnsqd.log import Logger
+from gnsqd.net.connection import Receiver
 from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
@@ -23,7 +24,7 @@ _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
 
-class Session:
+class Session(Receiver):
     """Serves `client` by its IOLoop and its messagePump. `spawn(name, body)` starts a greenlet for a client."""
 
     def __init__(self, client: ClientV2, commands: Commands, log: Logger, spawn: Spawn) -> None:
@@ -244,7 +245,7 @@ class Session:
         if self._command is not None:
             self._command.may_yield = False  # `receive_data` has to stop for it again
         try:
-            if self.client.connection.feed(self.receive_data):
+            if self.client.connection.feed(self):
                 return True
         except (OSError, StreamError) as error:
             if self._command is None:
