@@ -28,6 +28,7 @@ cdef class Topic:
     cpdef list new_messages(self, list bodies, long long deferred=*)
     cpdef bint commits_at_once(self) except -1
     cpdef bint publishes_at_once(self, list bodies) except -1
+    cpdef bint puts_surely(self, Py_ssize_t count) except -1
     cpdef commit(self)
     @cython.locals(messages=list, channel=Channel)
     cpdef write(self)

@@ -168,10 +168,12 @@ class Topic:
 
     def publishes_at_once(self, bodies: list[bytes]) -> bool:
         """True if `publish` and `commit` have nothing to wait for with these messages."""
-        # What the bounds drop from the disk is to be committed.
-        if self.bounds is not None or not self.commits_at_once() or _is_large(bodies):
-            return False
-        return self.queue.has_room(len(bodies))
+        return self.commits_at_once() and not _is_large(bodies) and self.puts_surely(len(bodies))
+
+    def puts_surely(self, count: int) -> bool:
+        """True if `publish` puts `count` messages, not a large batch, without a failure after that of another."""
+        # Bounds may refuse some of them, and what they drop from the disk is to be committed. A log keeps all or none.
+        return self.bounds is None and (self.write_ahead is not None or self.queue.has_room(count))
 
     def commit(self) -> None:
         """Returns when all that was put is as durable as the options promise; raises StorageError if it is not. May
@@ -227,8 +229,9 @@ class Topic:
                 raise BrokerError("exiting")
             queue = self._store.channel_queue(name, past)
             new_channel = TopologyChannel if self._environment.options.has_topology else Channel
+            # Compiled, `self._doorbell.ring` would be the C function of a cpdef.
             channel = self.channels[name] = new_channel(
-                self.name, name, self._environment, queue, self._delete_soon, self._doorbell.ring
+                self.name, name, self._environment, queue, self._delete_soon, lambda: self._doorbell.ring()
             )
             if queue.ordered:
                 set_ordered(self.queue, True)

@@ -13,10 +13,16 @@ cdef class Polling:
     cpdef _look(self)
 
 
+cdef class Receiver:
+    cdef bytes data
+
+    cpdef bint receive_data(self, bytes data) except -1
+
+
 cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline, write_timeout
-    cdef object _layer, _socket, _hub, _reader, _take, _timer
+    cdef object _layer, _socket, _hub, _reader, _timer
     cdef public bint resetting
     cdef bint _closed
     cdef list _senders
@@ -24,14 +30,15 @@ cdef class Connection:
     cdef bytes _unread, _unsent
     cdef str _write_error
     cdef Polling _polling
+    cdef Receiver _receiver
     cdef double _last, _timer_at
 
-    cpdef feed(self, take)
+    cpdef feed(self, Receiver receiver)
+    @cython.locals(receiver=Receiver)
     cpdef bytes receive(self)
     cdef _decode(self, layer, bytes data)
-    cdef _wait(self, take)
-    cpdef _on_readable(self)
-    @cython.locals(data=bytes)
+    cdef _wait(self, Receiver receiver)
+    @cython.locals(data=bytes, receiver=Receiver)
     cdef _take_input(self, bint expired)
     cpdef check_open(self)
     cdef _ended(self)

@@ -11,7 +11,6 @@ both fail, perhaps after IOLoop has had what had arrived, and IOLoop then closes
 import os
 import socket
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -77,6 +76,15 @@ def shared_polling() -> Polling:
     return polling
 
 
+class Receiver:
+    """Takes what a connection receives: compiled, a subclass is called from C to C. This one keeps what comes first."""
+
+    def receive_data(self, data: bytes) -> bool:
+        """Returns False if `Connection.feed` is to return. Must not yield."""
+        self.data = data
+        return False
+
+
 class Connection:
     """Owns the socket. `read_deadline` is monotonic seconds, `write_timeout` seconds; 0 stands for none. If
     `resetting`, `close` resets the connection, as the client cannot notice otherwise that something is missing."""
@@ -91,11 +99,11 @@ class Connection:
         self._socket = sock
         self._hub = get_hub()
         self._polling = shared_polling()
-        self._endpoint = _new_endpoint(sock, self._on_readable)
+        self._endpoint = _new_endpoint(sock, self)
         self._reader: greenlet | None = None
         self._timer: Any = None
         self._timer_at = 0.0
-        self._take: Any = None  # of `feed`, while it waits
+        self._receiver: Receiver | None = None  # of `feed`, while it waits
         self._closed = False  # on this side
         self._last = 0.0  # when what had arrived by then is dropped (monotonic)
         self._senders: Line = []  # those that wait for the socket, and for one another
@@ -105,12 +113,12 @@ class Connection:
         """Returns True while `feed`, `receive` or `handshake` waits for the client."""
         return self._reader is not None
 
-    def feed(self, take: Callable[[bytes], bool | None]) -> bool:
-        """Calls `take` with what the client sends, unwrapped, until it returns false; then returns True, or False at
-        the end of the stream. What comes while `feed` waits is taken on the hub: `take` must not yield.
+    def feed(self, receiver: Receiver) -> bool:
+        """Gives `receiver` what the client sends, unwrapped, until it returns False; then returns True, or False at the
+        end of the stream. What comes while `feed` waits is given to it on the hub.
 
         TimeoutError past the deadline, OSError, also after `shutdown`, StreamError, also at an end inside a layer's
-        stream, and what `take` raises. Yields."""
+        stream, and what `receiver` raises. Yields."""
         while True:
             layer = self._layer
             if self._unread:
@@ -120,20 +128,19 @@ class Connection:
                 self.check_open()
                 data = self._decode(layer, b"")
             else:
-                more = False if layer is not None and layer.ended else self._wait(take)
+                more = False if layer is not None and layer.ended else self._wait(receiver)
                 if more is not None:
                     if not more and layer is not None and layer.cut_off:
                         raise StreamError(layer.cut_off)
                     return more
                 continue
-            if data and not take(data):
+            if data and not receiver.receive_data(data):
                 return True
 
     def receive(self) -> bytes:
         """Returns what the client sent, unwrapped; b"" at its end. Errors as `feed`. Yields."""
-        received = [b""]
-        self.feed(received.append)  # its result, None, is false
-        return received[-1]
+        receiver = Receiver()
+        return receiver.data if self.feed(receiver) else b""
 
     def _decode(self, layer: Layer, data: bytes) -> bytes:
         try:
@@ -143,20 +150,21 @@ class Connection:
                 self._send_alert(layer.encode(b""))
             raise
 
-    def _wait(self, take: Callable[[bytes], bool | None]) -> bool | None:
-        """Waits until `take` returns False, or the layer has to be looked at again, which gives None; errors, and other
-        results as `feed`."""
+    def _wait(self, receiver: Receiver) -> bool | None:
+        """Waits until `receiver` returns False, or the layer has to be looked at again, which gives None; errors, and
+        other results as `feed`."""
         self._endpoint.watch()
-        self._take = take
+        self._receiver = receiver
         self._reader = getcurrent()
         self._watch_deadline()
         try:
             more: bool | None = self._hub.switch()
         finally:
-            self._reader = self._take = None
+            self._reader = self._receiver = None
         return more
 
-    def _on_readable(self) -> None:
+    def __call__(self) -> None:
+        """Takes what there is to receive: compiled, the loop calls this for less than a method."""
         self._polling.note()
         if self._reader is None:
             self._endpoint.stop()
@@ -164,8 +172,9 @@ class Connection:
             self._take_input(False)
 
     def _take_input(self, expired: bool) -> None:
-        """Lets `take` have what has arrived, and wakes the reader unless more of it can be taken here."""
+        """Lets the receiver have what has arrived, and wakes the reader unless more of it can be taken here."""
         reader: Any = self._reader
+        receiver: Any = self._receiver
         layer = self._layer
         more: bool | None
         try:
@@ -184,7 +193,7 @@ class Connection:
             if data:
                 if layer is not None:
                     data = self._decode(layer, data)
-                if not data or self._take(data):
+                if not data or receiver.receive_data(data):
                     if layer is None or not (layer.pending or layer.ended):
                         self._watch_deadline()
                         return

@@ -1,11 +1,11 @@
 cimport cython
 
-from gnsqd.net.connection cimport Connection
+from gnsqd.net.connection cimport Connection, Receiver
 from gnsqd.net.native cimport monotonic
 from gnsqd.web.http11 cimport Request, RequestReader
 
 
-cdef class HTTPSession:
+cdef class HTTPSession(Receiver):
     cdef object _server, _responder, _parts
     cdef Connection _connection
     cdef RequestReader _reader

@@ -24,7 +24,7 @@ from gevent import Greenlet, Timeout
 from gnsqd.gotext import quote
 from gnsqd.hub.cooperative import CLIENT_TURN_SECONDS, Spawn, WouldYield, yield_turn
 from gnsqd.log import Logger
-from gnsqd.net.connection import Connection
+from gnsqd.net.connection import Connection, Receiver
 from gnsqd.net.listener import Listener, close_servers
 from gnsqd.net.stream import TLS, StreamError
 from gnsqd.options import SECOND
@@ -158,7 +158,7 @@ class HTTPServer:
         HTTPSession(self, connection, router).serve()
 
 
-class HTTPSession:
+class HTTPSession(Receiver):
     """The requests of one connection, and their answers."""
 
     def __init__(self, server: HTTPServer, connection: Connection, responder: Responder) -> None:
@@ -179,7 +179,7 @@ class HTTPSession:
         """Serves the connection up to its last answer. Raises as `Connection.feed` and `send` do. Yields."""
         self._set_deadline(False)
         while not (self._reader.done or self._server.closed):
-            if not self._connection.feed(self.receive_data):
+            if not self._connection.feed(self):
                 self._requests = self._reader.feed_eof()
             self._go_on()
             while not self._execute(True):

@@ -23,6 +23,7 @@ _NO_BODIES: list[bytes] = []
 _FRAME_HEAD = Struct(">ii")
 _FIN_LENGTH = len("FIN ") + MESSAGE_ID_LENGTH + 1
 _MAX_RUN = 512
+_MAX_RUN_BYTES = 65536
 _MAX_REPEATED = 128  # bytes of a line that is kept
 
 
@@ -206,6 +207,25 @@ class Decoder:
         """Lets the last `count` of the FINs that `finished_ids` removed come as commands after all."""
         self._position -= count * _FIN_LENGTH
 
+    def add_repeated(self, command: Command, most: int) -> None:
+        """Removes the commands that come next while they have the line of `command`, which is complete and has the line
+        of the one before, and adds their bodies to its own, up to `most` that are not many bytes together: if they are
+        complete, and not refused for their size."""
+        data = self._buffer
+        start = self._position
+        last = min(self._length, start + _MAX_RUN_BYTES - command.size)  # adds nothing to a large one
+        bodies = command.bodies
+        while len(bodies) < most and self._buffer.startswith(self._line, start):
+            at = start + len(self._line) + 4
+            if at > last:
+                break
+            size = data[at - 4] << 24 | data[at - 3] << 16 | data[at - 2] << 8 | data[at - 1]
+            if not 0 < size <= command.spec.limit or at + size > last:
+                break
+            start = at + size
+            bodies.append(data[at:start])
+        self._position = start
+
     def next_command(self) -> Command | None:
         """Returns the next command, without what follows its line, or None until the line is in. It is valid until the
         next call. Raises LineTooLong."""
@@ -247,7 +267,8 @@ class Decoder:
         line: bytes = data[start:end]
         command = Command.__new__(Command)
         command.params = params = line.split(b" ")
-        command.spec = spec = self.table.get(params[0]) or self.table[UNKNOWN]
+        spec = self.table.get(params[0]) or self.table[UNKNOWN]
+        command.spec = spec
         command.bodies = _NO_BODIES
         command.topic_name = ""
         command.checked = False

@@ -3,12 +3,15 @@ cimport cython
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.topic cimport Topic
 from gnsqd.hub.doorbell cimport Doorbell
+from gnsqd.net.connection cimport Receiver
 from gnsqd.net.native cimport monotonic
-from gnsqd.wire.client_v2 cimport ClientV2
+from gnsqd.wire.client_v2 cimport ClientV2, PubCount
 from gnsqd.wire.codec cimport Command, Decoder
 from gnsqd.wire.commands cimport Commands
 
-cdef class Session:
+cdef Py_ssize_t _TURN_COMMANDS
+
+cdef class Session(Receiver):
     cdef readonly ClientV2 client
     cdef readonly Decoder decoder
     cdef Commands _commands
@@ -20,8 +23,8 @@ cdef class Session:
     cdef list _replies
     cdef dict _uncommitted
 
-    @cython.locals(decoder=Decoder, channel=Channel, command=Command, topic=Topic, debugging=cython.bint, executed=Py_ssize_t,
-                   ids=list, count=Py_ssize_t, answer=bytes)
+    @cython.locals(decoder=Decoder, channel=Channel, command=Command, published=Command, topic=Topic, debugging=cython.bint, left=Py_ssize_t,
+                   ids=list, count=Py_ssize_t, answer=bytes, bodies=list, counter=PubCount)
     cpdef bint execute(self) except -1
     cdef bint _is_turn_over(self) except -1
     @cython.locals(replies=list)

@@ -10,6 +10,7 @@ from gnsqd.broker.topic import RETRY_SECONDS, Topic
 from gnsqd.hub.cooperative import CLIENT_TURN_SECONDS, Spawn, WouldYield, yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
+from gnsqd.net.connection import Receiver
 from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
@@ -18,12 +19,13 @@ from gnsqd.wire.codec import ClientError, Command, Decoder, LineTooLong, frame
 from gnsqd.wire.commands import Commands
 
 TLS_HANDSHAKE_SECONDS = 5.0
+_TURN_COMMANDS = 64  # at least, before others may have their turn
 
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
 
 
-class Session:
+class Session(Receiver):
     """Serves `client` by its IOLoop and its messagePump. `spawn(name, body)` starts a greenlet for a client."""
 
     def __init__(self, client: ClientV2, commands: Commands, log: Logger, spawn: Spawn) -> None:
@@ -49,7 +51,9 @@ class Session:
         decoder = self.decoder
         debugging = self._commands.debugging
         channel = None if debugging else self.client.channel
-        executed = 0
+        left = _TURN_COMMANDS
+        topic: Topic | None = None
+        published: Command | None = None  # the last one, of one message for `topic`; one that is alike is this object
         while True:
             command = self._command
             if command is None:
@@ -81,6 +85,16 @@ class Session:
                 answer: bytes | None
                 if handler is not None:
                     answer = handler(self._commands, self.client, command)
+                elif topic is not None and command is published and topic.puts_surely(left):
+                    # Nothing has run since then, so neither this one nor the PUBs that are alike will be refused.
+                    decoder.add_repeated(command, left)
+                    bodies = command.bodies
+                    topic.publish(bodies, command.deferred, False)
+                    command.topic = topic
+                    counter = command.counter
+                    counter.count += len(bodies)
+                    answer = _OK * len(bodies)
+                    left -= len(bodies) - 1
                 else:  # compiled, this calls from C to C
                     answer = self._commands.publish(self.client, command)
             except WouldYield:
@@ -94,15 +108,20 @@ class Session:
             if answer is not None:
                 self._replies.append(answer)
             topic = command.topic
+            published = None
             if topic is not None:
                 if not topic.commits_at_once():
                     self._uncommitted.setdefault(topic, command.spec.name)
+                if not (debugging or command.spec.has_messages):
+                    published = command
             elif command.upgrade is not None:
                 return False
             self._command = None
-            executed += 1
-            if not executed & 63 and self._is_turn_over():
-                return False
+            left -= 1
+            if not left:
+                if self._is_turn_over():
+                    return False
+                left = _TURN_COMMANDS
 
     def _answer_refusal(self, refusal: ClientError) -> None:
         """Logs and answers a refused command."""
@@ -229,7 +248,7 @@ class Session:
         if self._command is not None:
             self._command.may_yield = False  # `receive_data` has to stop for it again
         try:
-            if self.client.connection.feed(self.receive_data):
+            if self.client.connection.feed(self):
                 return True
         except (OSError, StreamError) as error:
             if self._command is None:

@@ -5,7 +5,7 @@ import pytest
 from kit.daemons import Instance, eventually
 from kit.exposition import labels, series
 from kit.http_api import ask, message
-from kit.nsq_client import NSQClient, mpub_body
+from kit.nsq_client import NSQClient, mpub_body, sized
 from kit.traffic import DaemonFactory, create, post, publish, take, wait_for
 
 DROP = "--overflow-policy=drop-oldest"
@@ -90,6 +90,33 @@ def test_full_channel_refuses_publishers_until_there_is_room(
     assert_refused(nsqd, f"channel t:c {reason}")
     post(nsqd, "/topic/unpause?topic=t")
     assert consume(nsqd, 5) == [b"5", b"6", b"7", b"8", b"9"]
+
+
+@durability
+@memory
+def test_of_pubs_in_a_row_those_are_taken_that_have_room(
+    gnsqd_factory: DaemonFactory, durability: str, memory: str
+) -> None:
+    nsqd = gnsqd_factory("--max-channel-depth=105", durability, memory)
+    create(nsqd, "t", "c")
+    with NSQClient(nsqd.tcp_address) as client:
+        client.send(b"PUB t\n\0\0\0\1x" * 150)
+        assert [client.response() for _ in range(105)] == [b"OK"] * 105
+        assert client.error().startswith(b"E_PUB_FAILED PUB failed channel t:c would hold more than 105 messages")
+        assert client.recv_until_closed() == b""
+    assert nsqd.topic_stats("t")["message_count"] == 105
+
+
+@durability
+def test_every_pub_in_a_row_that_was_answered_is_kept(gnsqd_factory: DaemonFactory, durability: str) -> None:
+    nsqd = gnsqd_factory(durability)
+    create(nsqd, "t", "c")
+    bodies = [b"%d" % number for number in range(300)]
+    with NSQClient(nsqd.tcp_address) as client:
+        client.send(b"".join(b"PUB t\n" + sized(body) for body in bodies))
+        assert [client.response() for _ in bodies] == [b"OK"] * 300
+    die(nsqd, durability)
+    assert consume(nsqd, 300) == bodies
 
 
 def test_ephemeral_channel_refuses_nobody(gnsqd_factory: DaemonFactory) -> None:

@@ -374,11 +374,12 @@ def test_publishers_are_counted_by_topic_with_their_messages_and_bytes(nsqd: Ins
         publisher.publish(topic, b"12345")
         publisher.publish(topic, b"1", b"22", b"333")
         publisher.command(f"DPUB {topic} 1".encode(), b"4444")
-        assert publisher.response() == b"OK"
+        publisher.send(f"PUB {topic}\n\0\0\0\1x".encode() * 100)
+        assert [publisher.response() for _ in range(101)] == [b"OK"] * 101
         found = nsqd.stats(topic)
         counts = [found["topics"][0][key] for key in ("message_count", "message_bytes")]
-        assert counts == [5, 15]
+        assert counts == [105, 115]
         address = "{}:{}".format(*publisher.sock.getsockname())
         mine = [entry for entry in found["producers"] if entry["remote_address"] == address]
-        assert [entry["pub_counts"] for entry in mine] == [[{"topic": topic, "count": 5}]]
+        assert [entry["pub_counts"] for entry in mine] == [[{"topic": topic, "count": 105}]]
     eventually(lambda: address not in [entry["remote_address"] for entry in nsqd.stats()["producers"] or []])

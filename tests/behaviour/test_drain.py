@@ -52,6 +52,8 @@ def test_publishers_are_refused_and_keep_their_connections(gnsqd: Instance) -> N
                 assert client.error() == f"E_{name}_FAILED {name} failed draining".encode()
             for command in ("pub", "mpub"):
                 assert ask(gnsqd, f"POST /{command}?topic={topic}", b"x\ny") == (503, message("DRAINING"))
+        client.send(b"PUB t\n\0\0\0\1x" * 100)
+        assert {client.error() for _ in range(100)} == {b"E_PUB_FAILED PUB failed draining"}
         # A wrong request is wrong before it is refused, and as fatal as before.
         assert ask(gnsqd, "POST /pub?topic=t") == (400, message("MSG_EMPTY"))
         client.command(b"PUB t", b"")

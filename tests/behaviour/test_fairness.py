@@ -21,13 +21,15 @@ from kit.daemons import Instance, eventually, is_readable, own_command
 from kit.nsq_client import NSQClient
 from kit.traffic import MAX_RDY, DaemonFactory, create, wait_for
 
-# Sends MPUBs of 200 x 200 bytes as fast as the daemon takes them, and throws the answers away.
+# Sends 200 x 200 bytes by MPUB, or by PUBs, as fast as the daemon takes them, and throws the answers away.
 PIPELINING_PUBLISHER = """
 import select, socket, struct, sys
 sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 message = struct.pack(">i", 200) + b"x" * 200
 body = struct.pack(">i", 200) + message * 200
 command = b"MPUB " + sys.argv[2].encode() + b"\\n" + struct.pack(">i", len(body)) + body
+if sys.argv[3] == "PUB":
+    command = (b"PUB " + sys.argv[2].encode() + b"\\n" + message) * 200
 sock.sendall(b"  V2")
 sock.setblocking(False)
 rest = memoryview(command)
@@ -45,9 +47,9 @@ LIMIT = 0.1  # seconds of CPU at the 99th percentile; a client that is starved w
 
 
 @contextmanager
-def saturated(nsqd: Instance, topic: str) -> Iterator[None]:
+def saturated(nsqd: Instance, topic: str, verb: str = "MPUB") -> Iterator[None]:
     """Keeps the daemon as busy as a publisher can."""
-    publisher = subprocess.Popen([sys.executable, "-c", PIPELINING_PUBLISHER, str(nsqd.tcp_address[1]), topic])
+    publisher = subprocess.Popen([sys.executable, "-c", PIPELINING_PUBLISHER, str(nsqd.tcp_address[1]), topic, verb])
     try:
         eventually(lambda: sum(entry["message_count"] for entry in nsqd.stats()["topics"]) > 20_000)
         yield
@@ -85,12 +87,13 @@ def assert_served(nsqd: Instance, exchange: Callable[[], None], limit: float) ->
     assert seconds[PUBS * 99 // 100] < limit * cores, f"p50 {seconds[PUBS // 2]}, max {seconds[-1]}"
 
 
+@pytest.mark.parametrize("verb", ["MPUB", "PUB"])
 @pytest.mark.parametrize("suffix", ["", "#ephemeral"], ids=["to disk", "to memory"])
 def test_pub_of_one_client_stays_fast_while_another_pipelines_without_waiting(
-    nsqd: Instance, topic: str, suffix: str
+    nsqd: Instance, topic: str, suffix: str, verb: str
 ) -> None:
     # Without a channel an ordinary topic writes what exceeds its memory to disk, an ephemeral one drops it.
-    with saturated(nsqd, topic + suffix), connect(nsqd) as client:
+    with saturated(nsqd, topic + suffix, verb), connect(nsqd) as client:
         assert_served(nsqd, lambda: client.publish(f"{topic}-quiet", b"x" * 200), LIMIT)
 
 

@@ -124,8 +124,8 @@ def consume_and_publish(nsqd: Instance) -> None:
         consumer.command(b"RDY 1")
         publisher.command(b"MPUB t", mpub_body(b"one", b"two"))
         assert publisher.response() == b"OK"
-        publisher.command(b"DPUB t 60000", b"later")
-        assert publisher.response() == b"OK"
+        publisher.send(b"DPUB t 60000\n\0\0\0\5later" * 3)
+        assert [publisher.response() for _ in range(3)] == [b"OK"] * 3
         logged(nsqd, "ignoring RDY after CLS")
     served(nsqd, 2)
     for number, feature in enumerate(("snappy", "deflate"), 3):

@@ -8,7 +8,7 @@ import pytest
 
 from kit.daemons import Instance, eventually
 from kit.nsq_client import ERROR, RESPONSE, Frame, NSQClient, mpub_body, sized, split_frames
-from kit.traffic import DaemonFactory
+from kit.traffic import DaemonFactory, create, post, take
 
 LIMITS = ["--max-msg-size=100", "--max-body-size=1000", "--max-rdy-count=50", "--max-channel-consumers=2"]
 ID = b"0123456789abcdef"
@@ -223,6 +223,66 @@ def test_pipelined_commands_are_answered_in_order(client: NSQClient, topic: str)
         b"DPUB %b 0\n" % name + sized(b"d") + b"SUB %b c\n" % name + b"CLS\nNOP\nPUB %b\n" % name + sized(b"e")
     )
     assert [client.response() for _ in range(6)] == [b"OK", b"OK", b"OK", b"OK", b"CLOSE_WAIT", b"OK"]
+
+
+# What a consumer of the topic t sends among PUBs to it, what comes back, and how many messages t gets.
+AMONG_PUBS: list[tuple[bytes, list[bytes], int]] = [
+    (b"", [], 0),
+    (b"NOP\nRDY 0\n", [], 0),
+    (b"PUB u\n" + sized(b"x"), [b"OK"], 0),
+    (b"PUB t extra words\n" + sized(b"x") + b"PUB u\n" + sized(b"x"), [b"OK"] * 2, 1),
+    (b"PUB t " + b"x" * 200 + b"\n" + sized(b"x"), [b"OK"], 1),
+    (b"PUB t\r\n" + sized(b"x"), [b"OK"], 1),
+    (b"PUB t\n" + sized(b"PUB t\n" + int32(9)), [b"OK"], 1),
+    ((b"MPUB t\n" + sized(mpub_body(b"x", b"y"))) * 2, [b"OK"] * 2, 4),
+    ((b"DPUB t 0\n" + sized(b"x")) * 70, [b"OK"] * 70, 70),
+    (b"FIN %b\n" % ID, [b"E_FIN_FAILED FIN %b failed ID not in flight" % ID], 0),
+    (b"CLS\n", [b"CLOSE_WAIT"], 0),
+]
+# The same where it is the end.
+BEHIND_PUBS: list[tuple[bytes, list[bytes], int]] = [
+    (b"PUB t\n" + sized(b""), [b"E_BAD_MESSAGE PUB invalid message body size 0"], 0),
+    (b"PUB t\n" + int32(-1), [b"E_BAD_MESSAGE PUB invalid message body size -1"], 0),
+    (b"PUB t\n" + sized(b"x" * 101), [b"E_BAD_MESSAGE PUB message too big 101 > 100"], 0),
+    (b"PUB t:x\n" + sized(b"x"), [b'E_BAD_TOPIC PUB topic name "t:x" is not valid'], 0),
+    (b"pub t\n" + sized(b"x"), [b"E_INVALID invalid command pub"], 0),
+    (b"FIN\n", [b"E_INVALID FIN insufficient number of params"], 0),
+]
+
+
+@pytest.mark.parametrize("capacity", [10_000, 0, 200])
+def test_pubs_in_a_row_are_as_one_by_one_and_so_is_what_is_among_them(
+    nsqd_factory: DaemonFactory, capacity: int
+) -> None:
+    nsqd = nsqd_factory("--max-msg-size=100", f"--mem-queue-size={capacity}")
+    bodies = [b"%d" % number + b"." * (number % 60) for number in range(260)]
+    pubs = [b"PUB t\n" + sized(body) for body in bodies]
+    for among, answers, count in AMONG_PUBS + BEHIND_PUBS:
+        behind = (among, answers, count) in BEHIND_PUBS
+        create(nsqd, "t", "c")
+        with NSQClient(nsqd.tcp_address) as client:
+            client.send(b"SUB t c\n" + b"".join(pubs[:130]) + among + b"".join(pubs[130:]) + b"\n")
+            rest = [] if behind else [b"OK"] * 130 + [b"E_INVALID invalid command "]
+            assert split_frames(client.recv_until_closed()) == frames(*[b"OK"] * 131, *answers, *rest), among
+        kept = bodies[: 130 if behind else 260]
+        assert nsqd.topic_stats("t")["message_count"] == len(kept) + count, among
+        taken = [message.body for message in take(nsqd, "t", "c", len(kept) + count)]
+        found = [body for body in taken if body in kept]
+        if capacity == 200:  # what is partly on disk comes in another order
+            found.sort(), kept.sort()
+        assert found == kept, among
+        post(nsqd, "/topic/delete?topic=t")
+
+
+def test_pubs_in_a_row_may_be_as_large_as_pubs_may_be(nsqd_factory: DaemonFactory) -> None:
+    # More than 1 MiB takes gnsqd more than one step.
+    nsqd = nsqd_factory("--max-msg-size=5000000")
+    create(nsqd, "t", "c")
+    sizes = [1, 2_000_000, 2_000_000, 1, 70_000, 70_000, 1, 1, 5_000_000]
+    with NSQClient(nsqd.tcp_address) as client:
+        client.send(b"".join(b"PUB t\n" + sized(b"x" * size) for size in sizes))
+        assert [client.response() for _ in sizes] == [b"OK"] * len(sizes)
+    assert [len(message.body) for message in take(nsqd, "t", "c", len(sizes))] == sizes
 
 
 def test_sizes_at_their_limits_are_taken(client: NSQClient, nsqd: Instance, topic: str) -> None:

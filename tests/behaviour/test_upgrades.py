@@ -296,6 +296,8 @@ def test_commands_may_arrive_in_any_pieces(connect: Connect, topic: str) -> None
         for start in range(len(raw)):
             client.sock.sendall(raw[start : start + 1])
         assert [client.response() for _ in range(3)] == [b"OK"] * 3
+        client.send(line * 300)
+        assert [client.response() for _ in range(300)] == [b"OK"] * 300
 
 
 def test_second_identify_is_answered_inside_the_upgraded_stream(

@@ -83,7 +83,7 @@ func parse(mode string, arguments []string) (options, error) {
 	flags.IntVar(&o.publishers, "publishers", 0, "`connections` that publish")
 	flags.IntVar(&o.consumers, "consumers", 0, "`connections` that consume, or are held")
 	flags.IntVar(&o.batch, "batch", 0, "`messages` in an MPUB; 0 is PUB")
-	flags.IntVar(&o.window, "window", 1, "`commands` that a publisher leaves unanswered")
+	flags.IntVar(&o.window, "window", 1, "`commands` that a publisher writes together, before it waits for the answers")
 	flags.IntVar(&o.size, "size", 200, "`bytes` of a body")
 	flags.IntVar(&o.topics, "topics", 1, "`number` of topics to publish to in turn")
 	flags.IntVar(&o.channels, "channels", 1, "`number` of channels; consumer n is on number n mod this")

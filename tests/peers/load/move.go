@@ -87,7 +87,7 @@ func (m *movement) run() (result, error) {
 	quota := newQuota(m.options)
 	end := time.Now().Add(m.duration)
 	for i, p := range m.publishers {
-		from := &cursor{commands, i * len(commands.ends) / len(m.publishers)}
+		from := &cursor{commands, i * (len(commands.ends) / m.window) / len(m.publishers) * m.window}
 		go func(p publisher) { published <- publish(p, from, m.options, end, quota, &m.published) }(p)
 	}
 	for range m.publishers {

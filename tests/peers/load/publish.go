@@ -22,7 +22,7 @@ type pool struct {
 	ends []int // of each command in wire
 }
 
-// newPool makes as many commands as come to about a megabyte, at least one for each topic.
+// newPool makes as many commands as come to about a megabyte, at least one for each topic, and whole windows of them.
 func newPool(o options) *pool {
 	bodies := newBodies(o.size)
 	size := len(command(o, o.topic, bodies))
@@ -36,6 +36,7 @@ func newPool(o options) *pool {
 	if count < o.topics {
 		count = o.topics
 	}
+	count = (count + o.window - 1) / o.window * o.window
 	p := &pool{}
 	for i := 0; i < count; i++ {
 		topic := o.topic
@@ -48,22 +49,21 @@ func newPool(o options) *pool {
 	return p
 }
 
-// cursor is where one publisher is in the pool.
+// cursor is where one publisher is in the pool: at the beginning of a window.
 type cursor struct {
 	*pool
 	next int
 }
 
-// take gives the next commands, `count` of them or as many as there are up to the end of the pool.
-func (c *cursor) take(count int) ([]byte, int) {
-	count = min(count, len(c.ends)-c.next)
+// take gives the next `count` commands: no more than a window, which does not go beyond the end of the pool.
+func (c *cursor) take(count int) []byte {
 	begin := 0
 	if c.next > 0 {
 		begin = c.ends[c.next-1]
 	}
 	wire := c.wire[begin:c.ends[c.next+count-1]]
 	c.next = (c.next + count) % len(c.ends)
-	return wire, count
+	return wire
 }
 
 // command is one PUB, MPUB or HTTP request.
@@ -156,31 +156,25 @@ func (o options) messages() int {
 	return o.batch
 }
 
-// publish keeps `window` commands unanswered until the end of its time or quota, and then waits for the answers.
-// `published` counts messages.
+// publish writes `window` commands together, waits for the answers to all of them, and so on until the end of its time
+// or quota. `published` counts messages.
 func publish(to publisher, from *cursor, o options, end time.Time, q *quota, published *atomic.Int64) error {
-	unanswered := 0
-	for {
-		room := 0
-		if time.Now().Before(end) {
-			room = q.take(o.window - unanswered)
-		}
-		for room > 0 {
-			wire, count := from.take(room)
-			if err := to.send(wire); err != nil {
-				return err
-			}
-			unanswered += count
-			room -= count
-		}
+	for time.Now().Before(end) {
+		unanswered := q.take(o.window)
 		if unanswered == 0 {
 			return nil
 		}
-		taken, err := to.answers()
-		if err != nil {
+		if err := to.send(from.take(unanswered)); err != nil {
 			return err
 		}
-		unanswered -= taken
-		published.Add(int64(taken * o.messages()))
+		for unanswered > 0 {
+			taken, err := to.answers()
+			if err != nil {
+				return err
+			}
+			unanswered -= taken
+			published.Add(int64(taken * o.messages()))
+		}
 	}
+	return nil
 }

@@ -18,8 +18,7 @@ func trip(o options) (result, error) {
 	meter := begin(o)
 	var times []time.Duration
 	err = pace(o, func(due time.Time, counts bool) error {
-		wire, _ := from.take(1)
-		if err := c.send(wire); err != nil {
+		if err := c.send(from.take(1)); err != nil {
 			return err
 		}
 		for taken := 0; taken == 0; {

@@ -5,7 +5,7 @@ import random
 import socket
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import monotonic
 from unittest.mock import Mock
@@ -14,7 +14,7 @@ import pytest
 from gevent import sleep, spawn
 
 import gnsqd.net.connection
-from gnsqd.net.connection import Connection
+from gnsqd.net.connection import Connection, Receiver
 from gnsqd.net.plain import Endpoint
 from gnsqd.net.stream import DeflateLayer, StreamError
 
@@ -171,6 +171,16 @@ def test_who_sends_while_the_socket_is_full_comes_after_who_waits(ends: Ends, ha
     assert (zlib.decompressobj(-zlib.MAX_WBITS).decompress(sent) if has_layer else sent) == first + b"second"
 
 
+class Taking(Receiver):
+    """Has a function take what comes."""
+
+    def __init__(self, take: Callable[[bytes], bool]) -> None:
+        self._take = take
+
+    def receive_data(self, data: bytes) -> bool:
+        return self._take(data)
+
+
 class Bomb(Recorder):
     """A layer that has ever more."""
 
@@ -181,7 +191,7 @@ class Bomb(Recorder):
 def test_stream_that_decodes_without_end_ends_with_the_connection(ends: Ends, seconds: float) -> None:
     connection, theirs = ends
     connection.push(Bomb())
-    reading = spawn(connection.feed, lambda data: True)
+    reading = spawn(connection.feed, Taking(lambda data: True))
     theirs.send(b"x")
     sleep(0.01)
     assert not reading.ready()
@@ -198,7 +208,7 @@ def test_what_has_arrived_before_a_shutdown_is_taken_and_answered(ends: Ends) ->
         taken.append(len(data))
         return connection.send_at_once([b"%d " % len(data)])
 
-    reading = spawn(connection.feed, take)
+    reading = spawn(connection.feed, Taking(take))
     sleep(0)
     theirs.sendall(bytes(150_000))
     connection.shutdown(30)

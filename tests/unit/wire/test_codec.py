@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnsqd.options import Options
-from gnsqd.wire.codec import Decoder, LineTooLong
+from gnsqd.wire.codec import ClientError, Decoder, LineTooLong
 from gnsqd.wire.commands import command_table
 from kit.nsq_client import mpub_body, sized
 
@@ -184,3 +184,59 @@ def test_runs_of_fins_are_the_commands_that_they_would_be_otherwise(lines: list[
             break
         seen.append(command.params)
     assert seen == expected
+
+
+# Runs of PUBs
+
+COMMANDS = [
+    *[b"PUB t\n" + sized(b"x" * size) for size in (1, 2, 3, MAX_MSG)] * 3,
+    b"PUB t\n" + sized(b"x" * (MAX_MSG + 1)),
+    b"PUB t\n" + sized(b""),
+    b"PUB t\r\n" + sized(b"x"),
+    b"PUB tt\n" + sized(b"x"),
+    *[b"DPUB t 1\n" + sized(b"x")] * 3,
+    b"MPUB t\n" + sized(mpub_body(b"x", b"y")),
+    b"NOP\n",
+]
+
+
+def decode_until_refused(pieces: Iterable[bytes], most: int) -> list[object]:
+    """Decodes up to `most` commands with the same line together."""
+    decoder = Decoder(TABLE)
+    decoded: list[object] = []
+    last = command = None
+    try:
+        for piece in pieces:
+            decoder.feed(piece)
+            while (command := command or decoder.next_command()) is not None and decoder.complete(command):
+                if command is last and not command.spec.has_messages:
+                    decoder.add_repeated(command, most)
+                    assert len(command.bodies) <= most
+                    decoded += [(command.params, [body]) for body in command.bodies]
+                else:
+                    decoded.append((command.params, command.bodies))
+                last, command = command, None
+    except ClientError as error:
+        decoded.append(str(error))
+    return [*decoded, decoder.buffered]
+
+
+@given(st.lists(st.sampled_from(COMMANDS), max_size=12), st.lists(st.integers(0, 1000), max_size=3), st.integers(1, 9))
+def test_runs_of_pubs_are_the_commands_that_they_would_be_otherwise(
+    commands: list[bytes], at: list[int], most: int
+) -> None:
+    data = b"".join(commands)
+    pieces = [data[begin:end] for begin, end in itertools.pairwise([0, *sorted(at), len(data)])]
+    assert decode_until_refused(pieces, most) == decode_until_refused(pieces, 1)
+
+
+def test_run_of_pubs_has_64_kb_at_most() -> None:
+    decoder = Decoder(command_table(Options()))
+    pub = b"PUB t\n" + sized(b"x" * 10_000)
+    decoder.feed(pub * 20)
+    command = decoder.next_command()
+    assert command is not None
+    assert decoder.complete(command)
+    decoder.add_repeated(command, 64)
+    assert command.bodies == [b"x" * 10_000] * 6
+    assert decoder.buffered == 14 * len(pub)

@@ -18,6 +18,7 @@ import gnsqd.wire.commands
 import gnsqd.wire.session
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
+from gnsqd.log import Level
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StorageError
@@ -203,12 +204,20 @@ def test_commands_at_hand_end_with_the_connection(
 
 
 # In the second case, each FIN comes after the commit of the PUB before it.
-@pytest.mark.parametrize("commands", [b"NOP\n" * 6400, (b"PUB u\n\0\0\0\1xFIN 0123456789abcdef\n") * 200])
+@pytest.mark.parametrize(
+    ("commands", "memory"),
+    [
+        (b"NOP\n" * 6400, 0),
+        (b"PUB u\n\0\0\0\1xFIN 0123456789abcdef\n" * 200, 0),
+        (b"PUB u\n\0\0\0\1x" * 6400, 10_000),
+    ],
+)
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
-    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, commands: bytes
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, commands: bytes, memory: int
 ) -> None:
     monkeypatch.setattr(gnsqd.wire.session, "CLIENT_TURN_SECONDS", 1e-6)
-    served = serve(Options(mem_queue_size=0))
+    served = serve(Options(mem_queue_size=memory))
+    served.around.logger.set_level(Level.INFO)  # PUBs in a row that are logged come one by one
     seen = set()
 
     def watch() -> None:
@@ -223,6 +232,20 @@ def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
     eventually(lambda: served.session.decoder.buffered == 0)
     watching.kill()
     assert len(seen) >= 98
+
+
+def test_large_pub_with_the_line_of_the_one_before_waits_for_a_greenlet(serve: Callable[..., Served]) -> None:
+    served = serve(Options(max_msg_size=5_000_000))
+    served.around.logger.set_level(Level.INFO)
+    topic = served.around.registry.get_topic("t")
+    small, large = (b"PUB t\n" + struct.pack(">i", size) + bytes(size) for size in (1, 2_000_000))
+    served.session.decoder.feed(small + large + small)
+    executed: list[bool] = []
+    get_hub().loop.run_callback(lambda: executed.append(served.session.execute()))
+    eventually(lambda: executed == [False])
+    assert topic.message_count == 1
+    served.start("IOLoop")
+    eventually(lambda: topic.message_count == 3)
 
 
 def test_command_that_waited_before_its_body_came_may_wait_again(serve: Callable[..., Served]) -> None:
