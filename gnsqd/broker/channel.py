@@ -253,9 +253,9 @@ class Channel:
         self._wake_others()
         self._wake_at(self.deferred.next_due)
 
-    def finish_run(self, client_id: int, ids: list[bytes]) -> int:
+    def finish_run(self, client_id: int, fins: bytes) -> int:
         """Executes FINs, up to the first whose message `client_id` does not have in flight; returns their number."""
-        messages = self.in_flight.pop_run(ids, client_id)
+        messages = self.in_flight.pop_run(fins, client_id)
         self._note_finished(messages)
         return len(messages)
 

@@ -206,7 +206,8 @@ class Queue:
             messages = list(memory)
             memory.clear()
         else:
-            messages = [memory.popleft() for _ in range(limit)]
+            popleft = memory.popleft
+            messages = [popleft() for _ in range(limit)]
         size = 0
         for position, message in enumerate(messages):
             if size >= max_bytes:

@@ -7,6 +7,8 @@ from gnsqd.wire.client_v2 cimport ClientV2
 from gnsqd.wire.codec cimport Command, Decoder
 from gnsqd.wire.commands cimport Commands
 
+cdef Py_ssize_t FIN_LENGTH
+
 cdef class Session:
     cdef readonly ClientV2 client
     cdef readonly Decoder decoder
@@ -19,7 +21,7 @@ cdef class Session:
     cdef dict _uncommitted
 
     @cython.locals(decoder=Decoder, channel=Channel, command=Command, topic=Topic, debugging=cython.bint, executed=Py_ssize_t,
-                   ids=list, count=Py_ssize_t, answer=bytes)
+                   fins=bytes, count=Py_ssize_t, answer=bytes)
     cpdef bint execute(self) except -1
     cdef bint _is_turn_over(self) except -1
     @cython.locals(replies=list)

@@ -11,7 +11,7 @@ from gnsqd.hub.cooperative import CLIENT_TURN_SECONDS, Spawn, WouldYield, yield_
 from gnsqd.log import Logger
 from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
+from gnsqd.shared.protocol import FIN_LENGTH, FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError, Command, Decoder, LineTooLong, frame
 from gnsqd.wire.commands import Commands
@@ -53,13 +53,12 @@ class Session:
             if command is None:
                 if channel is not None and not self._uncommitted:
                     # The FINs that come next are executed in one go, up to one that is refused.
-                    ids = decoder.finished_ids()
-                    if ids:
-                        count = channel.finish_run(self.client.id, ids)
+                    fins = decoder.next_fins()
+                    if fins:
+                        count = channel.finish_run(self.client.id, fins)
                         self.client.finish_count += count
                         self.client.left_flight(count)
-                        if count < len(ids):
-                            decoder.put_back(len(ids) - count)
+                        decoder.put_back(len(fins) - count * FIN_LENGTH)
                         self._has_executed = self._has_executed or count > 0
                 command = self._command = decoder.next_command()
                 if command is None:
