@@ -44,10 +44,10 @@ class WaitingConsumers:
 
     def leave(self, client: Consumer) -> int:
         """Removes `client` from the line; returns how many messages are promised to others: 0 if it was woken."""
-        self.line.pop(client, None)
-        if client in self.woken:
+        if client in self.woken:  # then it is not in the line
             self.woken.remove(client)
             return 0
+        self.line.pop(client, None)
         return len(self.woken)
 
     def move_to_end(self, client: Consumer | None) -> None:

@@ -37,7 +37,10 @@ cdef class ClientV2:
     cpdef set_ready_count(self, long long count)
     cpdef left_flight(self, long long count)
     @cython.locals(message=Message, output=list, delivery=bytes, size=Py_ssize_t)
-    cpdef send_messages(self, list messages)
+    cpdef bint buffer_messages(self, list messages) except -1
+    cpdef bint will_flush(self) except -1
+    @cython.locals(late=double)
+    cpdef wait_or_flush(self, deliver, double timeout=*)
     @cython.locals(output=list)
     cpdef flush(self, frames=*)
     @cython.locals(output=list)

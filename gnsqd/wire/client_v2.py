@@ -1,7 +1,7 @@
 """A client of protocol V2 as the broker and the statistics see it: settings, RDY window, output buffer."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic, time
 from typing import Any, Protocol
 
@@ -171,8 +171,8 @@ class ClientV2:
         self.in_flight_count = 0
         self.doorbell.ring()
 
-    def send_messages(self, messages: list[Message]) -> None:
-        """Puts message frames into the output buffer, and sends a full one. May yield; errors as `flush`."""
+    def buffer_messages(self, messages: list[Message]) -> bool:
+        """Puts message frames into the output buffer; True if it is full, then `flush` is to follow."""
         self.in_flight_count += len(messages)
         self.message_count += len(messages)
         output, size = self._output, self._output_size
@@ -181,8 +181,7 @@ class ClientV2:
             output.append(delivery)
             size += len(delivery)
         self._output_size = size
-        if size >= self.output_buffer_size:
-            self.flush()
+        return size >= self.output_buffer_size
 
     def flush(self, frames: Iterable[bytes] = ()) -> None:
         """Sends what is buffered, and `frames` after it. May yield; errors as `Connection.send`."""
@@ -206,9 +205,10 @@ class ClientV2:
             self._output_size = 0
         return self.connection.send_at_once(frames)
 
-    def wait_or_flush(self, timeout: float = -1.0) -> None:
+    def wait_or_flush(self, deliver: Callable[[], bool], timeout: float = -1.0) -> None:
         """Waits for the bell, at most `timeout` seconds if that isn't negative. What is buffered is sent at the next
-        tick of a ticker that runs all the time, so at once if one has passed since the last that was used."""
+        tick of a ticker that runs all the time, so at once if one has passed since the last that was used. Until then
+        `deliver` answers the bell; it may have filled the buffer."""
         if not self._output:
             self.doorbell.wait(timeout)
             return
@@ -218,13 +218,19 @@ class ClientV2:
                 if self._flush_timer is None:
                     self._flush_timer = get_hub().loop.timer(-late)
                     self._flush_timer.start(self._on_flush_timer)
-                self.doorbell.wait()
+                self.doorbell.wait(-1.0, deliver)
+                if self._output_size >= self.output_buffer_size:
+                    self.flush()
                 return
             self._next_flush += (late // self._flush_interval + 1) * self._flush_interval
         if self.delivering is not None:
             # A client that does not read may hold this up, and must not be woken for what others could take.
             self.delivering.stop_waiting(self)
         self.flush()
+
+    def will_flush(self) -> bool:
+        """True if what is buffered now is sent at the next tick."""
+        return self._flush_timer is not None
 
     def _on_flush_timer(self) -> None:
         self._stop_flush_timer()

@@ -37,3 +37,5 @@ cdef class Session:
     @cython.locals(client=ClientV2, channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint,
                    is_full=cython.bint)
     cpdef messagePump(self)
+    @cython.locals(client=ClientV2, channel=Channel, messages=list, window=cython.longlong)
+    cpdef bint _deliver(self) except -1

@@ -290,22 +290,23 @@ class Session:
                             body = message.body.decode("utf-8", "backslashreplace")
                             id = message.id.decode()
                             self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", id, client, body)
-                    client.send_messages(messages)
+                    if client.buffer_messages(messages):
+                        client.flush()
                     is_full = len(messages) == window
                     messages = []  # a client that waits keeps none of them
                     if channel.queue.ordered:
                         client.flush()  # the next one comes only after this one
                     if not is_full:
                         if channel.waits(client):
-                            client.wait_or_flush()
+                            client.wait_or_flush(self._deliver)
                         else:
                             yield_turn()
                 elif channel.waits(client):
-                    client.wait_or_flush()
+                    client.wait_or_flush(self._deliver)
                 else:
                     # The disk can't be read just now; or `take` passed over messages, then the bell has rung again.
                     yield_turn()
-                    client.wait_or_flush(RETRY_SECONDS)
+                    client.wait_or_flush(self._deliver, RETRY_SECONDS)
         except (OSError, StreamError) as error:
             if not client.exiting:
                 self._log.error("PROTOCOL(V2): [%s] messagePump error - %s", client, error)
@@ -313,3 +314,21 @@ class Session:
             if not client.exiting:
                 client.close()
             self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
+
+    def _deliver(self) -> bool:
+        """Delivers into the buffer what rang the bell while messagePump waits for the next flush. Never yields: returns
+        False if messagePump has to go on, because that may have to."""
+        client = self.client
+        channel = client.delivering
+        window = client.window()
+        if channel is None or window <= 0 or channel.queue.ordered or not client.will_flush():
+            return False
+        if client.exiting or client.heartbeat_due or self._commands.debugging:
+            return False
+        # What is then left is promised to others; else they have a turn before this client takes again.
+        if len(channel.clients) > 1 and not channel.waits(client):
+            return False
+        messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)
+        if client.buffer_messages(messages):
+            return False
+        return len(messages) < window and channel.waits(client)

@@ -267,7 +267,7 @@ def test_answer_waits_for_room_in_the_socket(serve: Callable[..., Served], deliv
 def test_very_much_output_does_not_leave_in_one_go(serve: Callable[..., Served]) -> None:
     served = serve()
     (client := served.client).output_buffer_size = 1 << 20
-    client.send_messages(served.around.messages(b"x" * 70_000))
+    client.buffer_messages(served.around.messages(b"x" * 70_000))
     assert not client.flush_at_once([b""])
     client.flush()
     assert client.flush_at_once([b""])
