@@ -12,18 +12,21 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.lanes import DIRECTORY_PREFIX, BenchmarkError
-from benchmarks.programs import ON_CHANNEL, generator, run_to_end
+from benchmarks.programs import ON_CHANNEL, fill, generator, run_to_end
 from benchmarks.queues import create_channel
 from benchmarks.row import BenchmarkLoad, Measurement, procedure
 from kit.daemons import Instance, interpreter
 
 PATIENCE = 600.0  # seconds for a load
 SHORT = 100  # commands of the load that only pays for its connections
+IN_FLIGHT = 2500  # messages at most, at the end of a load that consumes: the load generator's RDY count
 
-# The load generator's flags, and the messages of a command: those of the rows of the other benchmarks.
+# The load generator's flags, and the messages of a command: those of the rows of the other benchmarks. Where nothing is
+# published, a command is a FIN, and a backlog is consumed.
 LOADS: dict[str, tuple[list[str], int]] = {
     "pub": (["-publishers=1"], 1),
     "mpub-20": (["-publishers=1", "-batch=20"], 20),
+    "consume": (["-consumers=1"], 1),
     "both": (["-publishers=1", "-consumers=1", "-batch=20"], 20),
     "both-16": (["-publishers=16", "-consumers=16"], 1),
     "http-pub": (["-publishers=1", "-http={http}"], 1),
@@ -36,7 +39,8 @@ LOADS: dict[str, tuple[list[str], int]] = {
 def instructions(running: Instance, load: BenchmarkLoad, name: str) -> Measurement:
     """Counts those of another daemon than the one that runs meanwhile: with its interpreter and flags, in valgrind."""
     flags, batch = LOADS[name]
-    commands = max(load.stored // 1000, 1)
+    consumes = name == "consume"
+    commands = max(load.stored // (20 if consumes else 1000), 1)  # many times IN_FLIGHT, which varies at the end
     if shutil.which("valgrind") is None:
         raise BenchmarkError("no such program: valgrind")
     with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
@@ -46,7 +50,10 @@ def instructions(running: Instance, load: BenchmarkLoad, name: str) -> Measureme
         # valgrind does not follow a script into its interpreter
         command += running.command if "-P" in running.command else [*interpreter(running.command), "-P", "-m", "gnsqd"]
         with Instance(command, Path(directory, "data"), *running.flags) as daemon:
-            create_channel(daemon)
+            if consumes:
+                fill(daemon, commands + 3 * (SHORT + IN_FLIGHT))
+            else:
+                create_channel(daemon)
             http = "{}:{}".format(*daemon.http_address)
             to = [ON_CHANNEL, *(flag.format(http=http) for flag in flags)]
             control(daemon, pipes, "--instr=on")
