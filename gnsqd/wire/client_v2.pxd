@@ -25,7 +25,8 @@ cdef class ClientV2:
     cdef public bytes auth_secret
     cdef public Channel channel, delivering
     cdef public dict counters
-    cdef object _flush_timer, _heartbeat_timer
+    cdef object _heartbeat_timer
+    cdef readonly object flush_timer
     cdef double _flush_interval, _next_flush
     cdef public Doorbell doorbell
     cdef list _output
@@ -38,7 +39,6 @@ cdef class ClientV2:
     cpdef left_flight(self, long long count)
     @cython.locals(message=Message, output=list, delivery=bytes, size=Py_ssize_t)
     cpdef bint buffer_messages(self, list messages) except -1
-    cpdef bint will_flush(self) except -1
     @cython.locals(late=double)
     cpdef wait_or_flush(self, deliver, double timeout=*)
     @cython.locals(output=list)

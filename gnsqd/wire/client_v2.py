@@ -58,11 +58,11 @@ class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
 
     __slots__ = (
-        "_flush_interval", "_flush_timer", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "auth_secret",
-        "auth_state", "channel", "client_id", "connect_time", "connection", "counters", "deflate", "delivering",
-        "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "heartbeat_due",
-        "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality", "message_count",
-        "msg_timeout", "output_buffer_size", "output_buffer_timeout", "rank", "ready_count", "remote_address",
+        "_flush_interval", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "auth_secret", "auth_state",
+        "channel", "client_id", "connect_time", "connection", "counters", "deflate", "delivering",
+        "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "flush_timer",
+        "heartbeat_due", "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality",
+        "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout", "rank", "ready_count", "remote_address",
         "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region", "topology_zone",
         "user_agent",
     )  # fmt: skip
@@ -103,7 +103,7 @@ class ClientV2:
         self.heartbeat_due = False
         self._heartbeat_timer: Any = None
         self._flush_interval = self._next_flush = 0.0
-        self._flush_timer: Any = None  # runs while something is buffered
+        self.flush_timer: Any = None  # runs while something is buffered
 
         self.doorbell = Doorbell()
         self._output: list[bytes] = []
@@ -215,9 +215,9 @@ class ClientV2:
         late = monotonic() - self._next_flush
         if self._flush_interval > 0:
             if late < 0:
-                if self._flush_timer is None:
-                    self._flush_timer = get_hub().loop.timer(-late)
-                    self._flush_timer.start(self._on_flush_timer)
+                if self.flush_timer is None:
+                    self.flush_timer = get_hub().loop.timer(-late)
+                    self.flush_timer.start(self._on_flush_timer)
                 self.doorbell.wait(-1.0, deliver)
                 if self._output_size >= self.output_buffer_size:
                     self.flush()
@@ -228,18 +228,14 @@ class ClientV2:
             self.delivering.stop_waiting(self)
         self.flush()
 
-    def will_flush(self) -> bool:
-        """True if what is buffered now is sent at the next tick."""
-        return self._flush_timer is not None
-
     def _on_flush_timer(self) -> None:
         self._stop_flush_timer()
         self.doorbell.ring()
 
     def _stop_flush_timer(self) -> None:
-        if self._flush_timer is not None:
-            self._flush_timer.close()
-            self._flush_timer = None
+        if self.flush_timer is not None:
+            self.flush_timer.close()
+            self.flush_timer = None
 
     def close(self, seconds: float = 0.0) -> None:
         """Ends the connection as `Connection.shutdown`; its greenlets notice and clean up."""

@@ -321,11 +321,11 @@ class Session:
         client = self.client
         channel = client.delivering
         window = client.window()
-        if channel is None or window <= 0 or channel.queue.ordered or not client.will_flush():
+        if channel is None or window <= 0 or channel.queue.ordered or client.flush_timer is None:
             return False
         if client.exiting or client.heartbeat_due or self._commands.debugging:
             return False
-        # What is then left is promised to others; else they have a turn before this client takes again.
+        # What is left then is promised to others. If it were not, they would have turns between those of this client.
         if len(channel.clients) > 1 and not channel.waits(client):
             return False
         messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)

@@ -270,7 +270,7 @@ def test_heartbeat_does_not_wait_with_messages_for_the_next_flush(serve: Callabl
     served.client.start_tickers()
     served.channel(b"x", rdy=10)
     served.start("messagePump")
-    eventually(served.client.will_flush)
+    eventually(lambda: served.client.flush_timer is not None)
     settle()
     served.client.heartbeat_due = True
     served.client.doorbell.ring()
