@@ -62,8 +62,8 @@ class ClientV2:
         "channel", "client_id", "connect_time", "connection", "counters", "deflate", "delivering",
         "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "flush_timer",
         "heartbeat_due", "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality",
-        "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout", "rank", "ready_count", "remote_address",
-        "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region", "topology_zone",
+        "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout", "rank", "ready_count",
+        "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region", "topology_zone",
         "user_agent",
     )  # fmt: skip
 
