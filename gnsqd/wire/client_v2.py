@@ -63,8 +63,8 @@ class ClientV2:
         "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "flush_timer",
         "heartbeat_due", "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality",
         "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout", "rank", "ready_count",
-        "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region", "topology_zone",
-        "user_agent",
+        "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region",
+        "topology_zone", "user_agent",
     )  # fmt: skip
 
     def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:

@@ -18,6 +18,7 @@ import gnsqd.wire.commands
 import gnsqd.wire.session
 from gnsqd.broker.channel import Channel
 from gnsqd.broker.topic import Topic
+from gnsqd.log import Level
 from gnsqd.options import SECOND, Options
 from gnsqd.queues.store import Context, Store
 from gnsqd.shared.errors import StorageError
@@ -266,6 +267,7 @@ def test_answer_waits_for_room_in_the_socket(serve: Callable[..., Served], deliv
 
 def test_heartbeat_does_not_wait_with_messages_for_the_next_flush(serve: Callable[..., Served]) -> None:
     served = serve()
+    served.around.logger.set_level(Level.INFO)  # debugging, messagePump delivers all
     served.client.output_buffer_timeout = MINUTE
     served.client.start_tickers()
     served.channel(b"x", rdy=10)
