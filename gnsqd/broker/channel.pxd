@@ -35,7 +35,7 @@ cdef class Channel:
                    promised=Py_ssize_t, depth=Py_ssize_t, limit=Py_ssize_t, others=Py_ssize_t)
     cpdef list take(self, client, Py_ssize_t window, long long timeout, long long sample_rate)
     @cython.locals(messages=list)
-    cpdef Py_ssize_t finish_run(self, long long client_id, list ids) except -1
+    cpdef Py_ssize_t finish_run(self, long long client_id, bytes fins) except -1
     @cython.locals(message=Message, now=cython.longlong)
     cdef _note_finished(self, list messages)
     cdef _wake_at(self, long long due)

@@ -43,10 +43,10 @@ class WaitingConsumers:
 
     def leave(self, client: Consumer) -> int:
         """Removes `client` from the line; returns how many messages are promised to others: 0 if it was woken."""
-        self.line.pop(client, None)
-        if client in self.woken:
+        if client in self.woken:  # then it is not in the line
             self.woken.remove(client)
             return 0
+        self.line.pop(client, None)
         return len(self.woken)
 
     def move_to_end(self, client: Consumer | None) -> None:
@@ -254,9 +254,9 @@ class Channel:
         self._wake_others()
         self._wake_at(self.deferred.next_due)
 
-    def finish_run(self, client_id: int, ids: list[bytes]) -> int:
+    def finish_run(self, client_id: int, fins: bytes) -> int:
         """Executes FINs, up to the first whose message `client_id` does not have in flight; returns their number."""
-        messages = self.in_flight.pop_run(ids, client_id)
+        messages = self.in_flight.pop_run(fins, client_id)
         self._note_finished(messages)
         return len(messages)
 

@@ -11,10 +11,11 @@ from itertools import islice
 from sys import maxsize
 from time import time_ns
 
-from gnsqd.net.plain import new_by_id
-from gnsqd.queues.message import BODY_AT, ID_AT, Message
+from gnsqd.net.plain import id_at, new_by_id
+from gnsqd.queues.message import ID_AT, Message
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError
+from gnsqd.shared.protocol import FIN_ID_AT, FIN_LENGTH
 
 MAX_DEAD_LETTERS = 1024  # dead letters of a channel; beyond that they are requeued
 _SWEEP_FROM = 64
@@ -46,21 +47,24 @@ class InFlight:
             self._where.insert(0, by_id)
         for others in self._where:
             if others and others is not by_id:
-                messages = [message for message in messages if others.get(message.id) is None]
+                messages = [message for message in messages if others.get(id_at(message.frame, ID_AT)) is None]
         before = len(by_id)
         for message in messages:
-            data = message.frame
-            by_id.setdefault(data[ID_AT:BODY_AT], message)
+            by_id.setdefault(id_at(message.frame, ID_AT), message)
             message.client_id = client_id
             message.delivered_at = now
         if len(by_id) == before + len(messages):
             return messages
-        return [message for message in messages if by_id.get(message.id) is message]
+        return [message for message in messages if by_id.get(id_at(message.frame, ID_AT)) is message]
 
-    def pop_run(self, ids: list[bytes], client_id: int) -> list[Message]:
-        """Removes and returns the messages with these ids, up to the first that is not in flight to `client_id`."""
+    def pop_run(self, fins: bytes, client_id: int) -> list[Message]:
+        """Removes and returns the messages of these FINs, a result of `Decoder.next_fins`, up to the first that is not
+        in flight to `client_id`."""
         popped: list[Message] = []
-        for id in ids:
+        at = FIN_ID_AT
+        while at < len(fins):
+            id = id_at(fins, at)
+            at += FIN_LENGTH
             for messages in self._where:
                 message = messages.get(id)
                 if message is not None:
@@ -74,12 +78,13 @@ class InFlight:
 
     def pop(self, id: bytes, client_id: int) -> Message:
         """Removes and returns a message; raises BrokerError if it is not in flight, or in flight to another client."""
+        key = id_at(id, 0)
         for messages in self._where:
-            message = messages.get(id)
+            message = messages.get(key)
             if message is not None:
                 if message.client_id != client_id:
                     raise BrokerError("client does not own message")
-                return messages.pop(id)
+                return messages.pop(key)
         raise BrokerError("ID not in flight")
 
     def pop_abandoned(self, clients: Container[int]) -> list[Message]:
@@ -91,7 +96,7 @@ class InFlight:
         message = self.pop(id, client_id)
         deadline = min(deadline, message.delivered_at + max_timeout)
         message.deadline = deadline
-        self._touched.setdefault(id, message)
+        self._touched.setdefault(id_at(id, 0), message)
         heappush(self._heap, (deadline, id))
         if len(self._heap) > 2 * len(self._touched) + _SWEEP_FROM:
             self._heap = [(touched.deadline, touched.id) for touched in self._touched.values()]
@@ -118,15 +123,15 @@ class InFlight:
                     break
                 due.append(message)
             for message in due[first:]:
-                messages.pop(message.id)
+                messages.pop(id_at(message.frame, ID_AT))
             if not messages:
                 del self._by_timeout[timeout]
                 self._where = [*self._by_timeout.values(), self._touched]
         while self._heap and self._heap[0][0] <= now and len(due) < limit:
             deadline, id = heappop(self._heap)
-            message_or_none = self._touched.get(id)
+            message_or_none = self._touched.get(id_at(id, 0))
             if message_or_none is not None and message_or_none.deadline == deadline:
-                due.append(self._touched.pop(id))
+                due.append(self._touched.pop(id_at(id, 0)))
         return due
 
 

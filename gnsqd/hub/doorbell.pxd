@@ -1,7 +1,7 @@
 cdef class Doorbell:
-    cdef object _hub, _waiter
+    cdef object _answer, _hub, _run_callback, _waiter
     cdef bint _rung
 
     cpdef ring(self)
-    cpdef wait(self, double timeout=*)
+    cpdef wait(self, double timeout=*, answer=*)
     cpdef _wake(self)

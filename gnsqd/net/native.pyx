@@ -186,6 +186,12 @@ cdef inline void _put_hex(unsigned char *to, int digits, long long value) noexce
         value >>= 4
 
 
+cpdef Id id_at(const unsigned char *data, Py_ssize_t at) noexcept:
+    cdef Id id
+    memcpy(&id, data + at, sizeof(Id))
+    return id
+
+
 cpdef MessagesById new_by_id():
     return MessagesById()
 
@@ -214,18 +220,19 @@ cdef class MessagesById:
                 yield <object>self._entries[number].message
             number += 1
 
-    cpdef get(self, bytes id):
+    cdef get(self, Id id):
         cdef Entry *entry = self._find(id)
         return None if entry is NULL else <object>entry.message
 
-    cpdef pop(self, bytes id):
+    cdef pop(self, Id id):
         cdef Entry *entry = self._find(id)
         if entry is NULL:
-            raise KeyError(id)
+            raise KeyError
         message = <object>entry.message
         Py_DECREF(message)
         entry.message = NULL
         self._length -= 1
+        self._expected += 1
         while self._first < self._end and self._entries[self._first].message is NULL:
             self._first += 1
         if not self._length and self._room > LEAST_ROOM:
@@ -235,44 +242,47 @@ cdef class MessagesById:
             self._room = self._first = self._end = 0
         return message
 
-    cpdef setdefault(self, bytes id, message):
+    cdef setdefault(self, Id id, message):
         cdef Entry *entry = self._find(id)
         if entry is not NULL:
             return <object>entry.message
         if self._end == self._room:
             self._make_room(max(LEAST_ROOM, 2 * self._room if 2 * self._length > self._room else self._room))
         entry = &self._entries[self._end]
-        memcpy(entry, PyBytes_AS_STRING(id), 16)
+        entry.id = id
         Py_INCREF(message)
         entry.message = <PyObject *>message
         self._end += 1
         self._length += 1
-        self._enter(entry, self._end)
+        self._enter(id, self._end)
         return message
 
-    cdef Entry *_find(self, bytes id) noexcept:
-        cdef Entry wanted
+    cdef Entry *_find(self, Id id) noexcept:
         cdef Entry *entry
         cdef Py_ssize_t slot
-        if not self._length or PyBytes_GET_SIZE(id) != 16:
+        if not self._length:
             return NULL
-        memcpy(&wanted, PyBytes_AS_STRING(id), 16)
-        slot = self._hash(&wanted)
+        # Most messages are finished in the order in which they were delivered, and looked up before they are removed.
+        entry = &self._entries[self._expected]
+        if self._expected < self._end and entry.id.low == id.low and entry.id.high == id.high and entry.message:
+            return entry
+        slot = self._hash(id)
         while self._slots[slot]:
             entry = &self._entries[self._slots[slot] - 1]
-            if entry.low == wanted.low and entry.high == wanted.high and entry.message:
+            if entry.id.low == id.low and entry.id.high == id.high and entry.message:
+                self._expected = self._slots[slot] - 1
                 return entry
             slot = (slot + 1) & (2 * self._room - 1)
         return NULL
 
-    cdef inline Py_ssize_t _hash(self, Entry *entry) noexcept:
+    cdef inline Py_ssize_t _hash(self, Id id) noexcept:
         # A product moves bits upwards only, and the last digits, which differ most, are in the upper bytes.
-        cdef unsigned long long mixed = entry.high * 0x9E3779B97F4A7C15ULL ^ entry.low
+        cdef unsigned long long mixed = id.high * 0x9E3779B97F4A7C15ULL ^ id.low
         mixed = (mixed ^ mixed >> 32) * 0xC2B2AE3D27D4EB4FULL
         return <Py_ssize_t>(mixed >> 32) & (2 * self._room - 1)
 
-    cdef inline void _enter(self, Entry *entry, Py_ssize_t number) noexcept:
-        cdef Py_ssize_t slot = self._hash(entry)
+    cdef inline void _enter(self, Id id, Py_ssize_t number) noexcept:
+        cdef Py_ssize_t slot = self._hash(id)
         while self._slots[slot] and self._entries[self._slots[slot] - 1].message:  # else its entry was removed
             slot = (slot + 1) & (2 * self._room - 1)
         self._slots[slot] = <int>number
@@ -293,5 +303,5 @@ cdef class MessagesById:
             if entries[number].message:
                 entries[end] = entries[number]
                 end += 1
-                self._enter(&entries[end - 1], end)
-        self._first, self._end = 0, end
+                self._enter(entries[end - 1].id, end)
+        self._first, self._end, self._expected = 0, end, 0

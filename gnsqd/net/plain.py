@@ -81,7 +81,13 @@ def _last_digits() -> list[bytes]:
     return [b"%03x" % number for number in range(1 << 12)]  # 0.5 ms, and `native` does not need it
 
 
+def id_at(data: bytes, at: int) -> bytes:
+    """Returns the id in 16 bytes of `data`, which must have them. That of `native` is two numbers instead of an object,
+    and only a key of `new_by_id`."""
+    return data[at : at + 16]
+
+
 def new_by_id() -> dict[bytes, Any]:
-    """Returns an empty dict of messages by their ids, of 16 bytes. That of `native` has `get`, `pop`, `setdefault`,
-    `values` and a length, and must not be changed while its values are iterated over."""
+    """Returns an empty dict of messages by their ids, results of `id_at`. That of `native` has `get`, `pop`,
+    `setdefault`, `values` and a length, and must not be changed while its values are iterated over."""
     return {}

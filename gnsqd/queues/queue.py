@@ -202,11 +202,12 @@ class Queue:
             return []
         # If those behind the first are larger, the surplus goes back.
         limit = min(limit, len(memory), max_bytes // len(memory[0].frame) + 1)
-        if limit == len(memory):
+        if 1 < limit == len(memory):  # for a single one, popleft is faster
             messages = list(memory)
             memory.clear()
         else:
-            messages = [memory.popleft() for _ in range(limit)]
+            popleft = memory.popleft
+            messages = [popleft() for _ in range(limit)]
         size = 0
         for position, message in enumerate(messages):
             if size >= max_bytes:

@@ -4,3 +4,6 @@ MAGIC_V2 = b"  V2"  # the first bytes of a connection
 FRAME_TYPE_RESPONSE = 0
 FRAME_TYPE_ERROR = 1
 FRAME_TYPE_MESSAGE = 2
+
+FIN_LENGTH = 21  # of the line "FIN <id>", which ends with a line feed
+FIN_ID_AT = 4

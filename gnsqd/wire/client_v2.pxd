@@ -25,7 +25,8 @@ cdef class ClientV2:
     cdef public bytes auth_secret
     cdef public Channel channel, delivering
     cdef public dict counters
-    cdef object _flush_timer, _heartbeat_timer
+    cdef object _heartbeat_timer
+    cdef readonly object flush_timer
     cdef double _flush_interval, _next_flush
     cdef public Doorbell doorbell
     cdef list _output
@@ -37,7 +38,9 @@ cdef class ClientV2:
     cpdef set_ready_count(self, long long count)
     cpdef left_flight(self, long long count)
     @cython.locals(message=Message, output=list, delivery=bytes, size=Py_ssize_t)
-    cpdef send_messages(self, list messages)
+    cpdef bint buffer_messages(self, list messages) except -1
+    @cython.locals(late=double)
+    cpdef wait_or_flush(self, deliver, double timeout=*)
     @cython.locals(output=list)
     cpdef flush(self, frames=*)
     @cython.locals(output=list)

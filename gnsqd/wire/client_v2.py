@@ -1,7 +1,7 @@
 """A client of protocol V2 as the broker and the statistics see it: settings, RDY window, output buffer."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import monotonic, time
 from typing import Any, Protocol
 
@@ -58,13 +58,13 @@ class ClientV2:
     """Owns one connection's state. Durations are ns; 0 switches a heartbeat or a buffer timeout off."""
 
     __slots__ = (
-        "_flush_interval", "_flush_timer", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "auth_secret",
-        "auth_state", "channel", "client_id", "connect_time", "connection", "counters", "deflate", "delivering",
-        "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "heartbeat_due",
-        "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality", "message_count",
-        "msg_timeout", "output_buffer_size", "output_buffer_timeout", "rank", "ready_count", "remote_address",
-        "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region", "topology_zone",
-        "user_agent",
+        "_flush_interval", "_heartbeat_timer", "_next_flush", "_output", "_output_size", "auth_secret", "auth_state",
+        "channel", "client_id", "connect_time", "connection", "counters", "deflate", "delivering",
+        "delivery_msg_timeout", "delivery_sample_rate", "doorbell", "exiting", "finish_count", "flush_timer",
+        "heartbeat_due", "heartbeat_interval", "hostname", "id", "identified", "in_flight_count", "locality",
+        "message_count", "msg_timeout", "output_buffer_size", "output_buffer_timeout", "rank", "ready_count",
+        "remote_address", "remote_ip", "requeue_count", "sample_rate", "snappy", "state", "tls", "topology_region",
+        "topology_zone", "user_agent",
     )  # fmt: skip
 
     def __init__(self, id: int, sock: socket.socket, remote_address: str, options: Options) -> None:
@@ -103,7 +103,7 @@ class ClientV2:
         self.heartbeat_due = False
         self._heartbeat_timer: Any = None
         self._flush_interval = self._next_flush = 0.0
-        self._flush_timer: Any = None  # runs while something is buffered
+        self.flush_timer: Any = None  # runs while something is buffered
 
         self.doorbell = Doorbell()
         self._output: list[bytes] = []
@@ -171,8 +171,8 @@ class ClientV2:
         self.in_flight_count = 0
         self.doorbell.ring()
 
-    def send_messages(self, messages: list[Message]) -> None:
-        """Puts message frames into the output buffer, and sends a full one. May yield; errors as `flush`."""
+    def buffer_messages(self, messages: list[Message]) -> bool:
+        """Puts message frames into the output buffer; True if it is full, then `flush` is to follow."""
         self.in_flight_count += len(messages)
         self.message_count += len(messages)
         output, size = self._output, self._output_size
@@ -181,8 +181,7 @@ class ClientV2:
             output.append(delivery)
             size += len(delivery)
         self._output_size = size
-        if size >= self.output_buffer_size:
-            self.flush()
+        return size >= self.output_buffer_size
 
     def flush(self, frames: Iterable[bytes] = ()) -> None:
         """Sends what is buffered, and `frames` after it. May yield; errors as `Connection.send`."""
@@ -206,19 +205,22 @@ class ClientV2:
             self._output_size = 0
         return self.connection.send_at_once(frames)
 
-    def wait_or_flush(self, timeout: float = -1.0) -> None:
+    def wait_or_flush(self, deliver: Callable[[], bool], timeout: float = -1.0) -> None:
         """Waits for the bell, at most `timeout` seconds if that isn't negative. What is buffered is sent at the next
-        tick of a ticker that runs all the time, so at once if one has passed since the last that was used."""
+        tick of a ticker that runs all the time, so at once if one has passed since the last that was used. Until then
+        `deliver` answers the bell; it may have filled the buffer."""
         if not self._output:
             self.doorbell.wait(timeout)
             return
         late = monotonic() - self._next_flush
         if self._flush_interval > 0:
             if late < 0:
-                if self._flush_timer is None:
-                    self._flush_timer = get_hub().loop.timer(-late)
-                    self._flush_timer.start(self._on_flush_timer)
-                self.doorbell.wait()
+                if self.flush_timer is None:
+                    self.flush_timer = get_hub().loop.timer(-late)
+                    self.flush_timer.start(self._on_flush_timer)
+                self.doorbell.wait(-1.0, deliver)
+                if self._output_size >= self.output_buffer_size:
+                    self.flush()
                 return
             self._next_flush += (late // self._flush_interval + 1) * self._flush_interval
         if self.delivering is not None:
@@ -231,9 +233,9 @@ class ClientV2:
         self.doorbell.ring()
 
     def _stop_flush_timer(self) -> None:
-        if self._flush_timer is not None:
-            self._flush_timer.close()
-            self._flush_timer = None
+        if self.flush_timer is not None:
+            self.flush_timer.close()
+            self.flush_timer = None
 
     def close(self, seconds: float = 0.0) -> None:
         """Ends the connection as `Connection.shutdown`; its greenlets notice and clean up."""

@@ -16,7 +16,7 @@ cdef class Command:
     cdef public object counter, topic, upgrade
 
 cdef list _NO_BODIES
-cdef Py_ssize_t _FIN_LENGTH, _MAX_REPEATED, _MAX_RUN, _MAX_RUN_BYTES, MAX_LINE
+cdef Py_ssize_t FIN_LENGTH, _MAX_REPEATED, _MAX_RUN, _MAX_RUN_BYTES, MAX_LINE
 
 @cython.locals(data="const unsigned char *")
 cdef long long _int32(bytes buffer, Py_ssize_t at)
@@ -35,9 +35,9 @@ cdef class Decoder:
     cdef bint _has(self, Py_ssize_t count) except -1
     @cython.locals(data="const unsigned char *", start=Py_ssize_t)
     cpdef bytes magic(self)
-    @cython.locals(data="const unsigned char *", start=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t, ids=list)
-    cpdef list finished_ids(self)
-    cpdef put_back(self, Py_ssize_t count)
+    @cython.locals(data="const unsigned char *", start=Py_ssize_t, end=Py_ssize_t, last=Py_ssize_t)
+    cpdef bytes next_fins(self)
+    cpdef put_back(self, Py_ssize_t size)
     @cython.locals(data="const unsigned char *", start=Py_ssize_t, last=Py_ssize_t, at=Py_ssize_t, size=cython.longlong, bodies=list)
     cpdef add_repeated(self, Command command, Py_ssize_t most)
     @cython.locals(start=Py_ssize_t, command=Command)

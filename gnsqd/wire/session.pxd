@@ -9,7 +9,7 @@ from gnsqd.wire.client_v2 cimport ClientV2, PubCount
 from gnsqd.wire.codec cimport Command, Decoder
 from gnsqd.wire.commands cimport Commands
 
-cdef Py_ssize_t _TURN_COMMANDS
+cdef Py_ssize_t FIN_LENGTH, _TURN_COMMANDS
 
 cdef class Session(Receiver):
     cdef readonly ClientV2 client
@@ -24,7 +24,7 @@ cdef class Session(Receiver):
     cdef dict _uncommitted
 
     @cython.locals(decoder=Decoder, channel=Channel, command=Command, published=Command, topic=Topic, debugging=cython.bint, left=Py_ssize_t,
-                   ids=list, count=Py_ssize_t, answer=bytes, bodies=list, counter=PubCount)
+                   fins=bytes, count=Py_ssize_t, answer=bytes, bodies=list, counter=PubCount)
     cpdef bint execute(self) except -1
     cdef bint _is_turn_over(self) except -1
     @cython.locals(replies=list)
@@ -40,3 +40,5 @@ cdef class Session(Receiver):
     @cython.locals(client=ClientV2, channel=Channel, messages=list, window=cython.longlong, debugging=cython.bint,
                    is_full=cython.bint)
     cpdef messagePump(self)
+    @cython.locals(client=ClientV2, channel=Channel, messages=list, window=cython.longlong)
+    cpdef bint _deliver(self) except -1

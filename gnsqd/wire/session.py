@@ -13,7 +13,7 @@ from gnsqd.log import Logger
 from gnsqd.net.connection import Receiver
 from gnsqd.net.stream import TLS, Layer, StreamError
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.protocol import FRAME_TYPE_RESPONSE
+from gnsqd.shared.protocol import FIN_LENGTH, FRAME_TYPE_RESPONSE
 from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError, Command, Decoder, LineTooLong, frame
 from gnsqd.wire.commands import Commands
@@ -59,13 +59,12 @@ class Session(Receiver):
             if command is None:
                 if channel is not None and not self._uncommitted:
                     # The FINs that come next are executed in one go, up to one that is refused.
-                    ids = decoder.finished_ids()
-                    if ids:
-                        count = channel.finish_run(self.client.id, ids)
+                    fins = decoder.next_fins()
+                    if fins:
+                        count = channel.finish_run(self.client.id, fins)
                         self.client.finish_count += count
                         self.client.left_flight(count)
-                        if count < len(ids):
-                            decoder.put_back(len(ids) - count)
+                        decoder.put_back(len(fins) - count * FIN_LENGTH)
                         self._has_executed = self._has_executed or count > 0
                 command = self._command = decoder.next_command()
                 if command is None:
@@ -313,22 +312,23 @@ class Session(Receiver):
                             body = message.body.decode("utf-8", "backslashreplace")
                             id = message.id.decode()
                             self._log.debug("PROTOCOL(V2): writing msg(%s) to client(%s) - %s", id, client, body)
-                    client.send_messages(messages)
+                    if client.buffer_messages(messages):
+                        client.flush()
                     is_full = len(messages) == window
                     messages = []  # a client that waits keeps none of them
                     if channel.queue.ordered:
                         client.flush()  # the next one comes only after this one
                     if not is_full:
                         if channel.waits(client):
-                            client.wait_or_flush()
+                            client.wait_or_flush(self._deliver)
                         else:
                             yield_turn()
                 elif channel.waits(client):
-                    client.wait_or_flush()
+                    client.wait_or_flush(self._deliver)
                 else:
                     # The disk can't be read just now; or `take` passed over messages, then the bell has rung again.
                     yield_turn()
-                    client.wait_or_flush(RETRY_SECONDS)
+                    client.wait_or_flush(self._deliver, RETRY_SECONDS)
         except (OSError, StreamError) as error:
             if not client.exiting:
                 self._log.error("PROTOCOL(V2): [%s] messagePump error - %s", client, error)
@@ -337,3 +337,21 @@ class Session(Receiver):
                 client.close()
             self._log.info("PROTOCOL(V2): [%s] exiting messagePump", client)
             self._pump_ended.ring()
+
+    def _deliver(self) -> bool:
+        """Delivers into the buffer what rang the bell while messagePump waits for the next flush. Never yields: returns
+        False if messagePump has to go on, because that may have to."""
+        client = self.client
+        channel = client.delivering
+        window = client.window()
+        if channel is None or window <= 0 or channel.queue.ordered or client.flush_timer is None:
+            return False
+        if client.exiting or client.heartbeat_due or self._commands.debugging:
+            return False
+        # What is left then is promised to others. If it were not, they would have turns between those of this client.
+        if len(channel.clients) > 1 and not channel.waits(client):
+            return False
+        messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)
+        if client.buffer_messages(messages):
+            return False
+        return len(messages) < window and channel.waits(client)

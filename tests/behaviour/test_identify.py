@@ -303,9 +303,10 @@ def test_messages_wait_in_the_buffer_until_something_happens(
         assert event is not answer_to or client.response() == b"OK"
 
 
-def test_full_buffer_is_sent(nsqd: Instance, publisher: NSQClient, topic: str) -> None:
-    with buffering(nsqd, topic, 100, output_buffer_size=64, **LONG) as client:
-        for _ in range(5):
+@pytest.mark.parametrize("size", [64, 500])
+def test_full_buffer_is_sent(nsqd: Instance, publisher: NSQClient, topic: str, size: int) -> None:
+    with buffering(nsqd, topic, 100, output_buffer_size=size, **LONG) as client:
+        for _ in range(6):
             publisher.publish(topic, b"x" * 200)
         # The real daemon's buffer may keep the end of the last message, so that one isn't asked for.
         assert [client.message(timeout=10).body for _ in range(4)] == [b"x" * 200] * 4

@@ -104,9 +104,11 @@ def test_a_row_that_fails_does_not_take_the_others_along(run: Run) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 def test_instructions_of_a_command_are_counted(run: Run) -> None:
-    rows, _ = run("instructions-pub", "instructions-mpub-20", flags=("--runs=1",))
-    pub, mpub = (count for row in rows.values() for lane in figures(row) for count in lane)
+    names = ("pub", "mpub-20", "consume")
+    rows, _ = run(*(f"instructions-{name}" for name in names), flags=("--runs=1",))
+    pub, mpub, consume = (count for row in rows.values() for lane in figures(row) for count in lane)
     assert 1_000 < pub < mpub < 20 * pub
+    assert 0 < consume < pub
 
 
 def test_rows_are_chosen_by_pattern() -> None:

@@ -20,6 +20,10 @@ def message(number: int) -> Message:
     return new_messages(number, 0, [b""])[0]
 
 
+def fins(numbers: list[int]) -> bytes:
+    return b"".join(b"FIN %016x\n" % number for number in numbers)
+
+
 def ids(messages: list[Message]) -> list[int]:
     return [int(message.id, 16) for message in messages]
 
@@ -60,7 +64,7 @@ def test_any_history_leaves_what_a_plain_dict_would(history: list[tuple[str, int
             run = [number, number + 1, number + 2, number]
             mine = [each in model and model[each].client == client for each in run[:3]]
             expected = run[: [*mine, False].index(False)]
-            assert ids(in_flight.pop_run([b"%016x" % each for each in run], client)) == expected
+            assert ids(in_flight.pop_run(fins(run), client)) == expected
             model = {each: entry for each, entry in model.items() if each not in expected}
         elif step == "due":
             due = {each for each, entry in model.items() if entry.deadline <= now}
@@ -97,7 +101,7 @@ def test_thousands_finished_in_any_order_leave_the_others_in_the_order_of_delive
         assert ids(in_flight.push([message(number) for number in delivered], 7, now, 10)) == fresh
         model += fresh
         finished = random.sample(model, len(model) * 9 // 10 if count else len(model))
-        assert ids(in_flight.pop_run([b"%016x" % number for number in finished], 7)) == finished
+        assert ids(in_flight.pop_run(fins(finished), 7)) == finished
         model = [number for number in model if number not in finished]
         assert ids(list(in_flight)) == model
     assert in_flight.next_due == 16

@@ -34,7 +34,7 @@ def drain(channel: Channel, consumer: FakeConsumer) -> list[bytes]:
     seen = []
     while batch := take(channel, consumer):
         seen += bodies_of(batch)
-        assert channel.finish_run(consumer.id, [message.id for message in batch]) == len(batch)
+        assert channel.finish_run(consumer.id, b"".join(b"FIN %b\n" % message.id for message in batch)) == len(batch)
     return seen
 
 

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from gevent import Timeout, sleep, spawn
+from gevent import Timeout, get_hub, getcurrent, sleep, spawn
 
 from gnsqd.hub.doorbell import Doorbell
 
@@ -69,3 +69,42 @@ def test_waiter_that_is_killed_leaves_a_working_bell() -> None:
     settle()
     with Timeout(5):
         bell.wait()
+
+
+def test_answer_is_given_on_the_hub_until_it_is_false_also_to_a_ring_while_it_is_given() -> None:
+    bell = Doorbell()
+    answers = [True, True, False]
+
+    def answer() -> bool:
+        assert getcurrent() is get_hub()
+        if len(answers) == 3:
+            bell.ring()
+        return answers.pop(0)
+
+    waiter = spawn(bell.wait, -1.0, answer)
+    settle()
+    bell.ring()
+    settle()
+    assert (answers, waiter.dead) == ([False], False)
+    bell.ring()
+    settle()
+    assert (answers, waiter.dead) == ([], True)
+
+
+def test_error_of_an_answer_is_the_waiters() -> None:
+    bell = Doorbell()
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            bell.wait(-1.0, lambda: bool(1 // 0))
+        except ZeroDivisionError as error:
+            caught.append(error)
+        bell.wait()
+
+    waiter = spawn(wait)
+    for ring, dead in ((False, False), (True, False), (True, True)):
+        if ring:
+            bell.ring()
+        settle()
+        assert (len(caught), waiter.dead) == (int(ring), dead)

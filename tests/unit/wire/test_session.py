@@ -287,10 +287,24 @@ def test_answer_waits_for_room_in_the_socket(serve: Callable[..., Served], deliv
     assert (body in received) == delivering
 
 
+def test_heartbeat_does_not_wait_with_messages_for_the_next_flush(serve: Callable[..., Served]) -> None:
+    served = serve()
+    served.around.logger.set_level(Level.INFO)  # debugging, messagePump delivers all
+    served.client.output_buffer_timeout = MINUTE
+    served.client.start_tickers()
+    served.channel(b"x", rdy=10)
+    served.start("messagePump")
+    eventually(lambda: served.client.flush_timer is not None)
+    settle()
+    served.client.heartbeat_due = True
+    served.client.doorbell.ring()
+    eventually(lambda: is_readable(served.theirs, 0))
+
+
 def test_very_much_output_does_not_leave_in_one_go(serve: Callable[..., Served]) -> None:
     served = serve()
     (client := served.client).output_buffer_size = 1 << 20
-    client.send_messages(served.around.messages(b"x" * 70_000))
+    client.buffer_messages(served.around.messages(b"x" * 70_000))
     assert not client.flush_at_once([b""])
     client.flush()
     assert client.flush_at_once([b""])

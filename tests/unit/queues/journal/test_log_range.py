@@ -157,7 +157,7 @@ def do(daemons: list[Journaled], what: str, number: int, end: int) -> None:
         "publish": lambda: publish(topic, *[b"%d" % number] * (end + 1)),
         "defer": lambda: publish(topic, b"later", deferred=MINUTE),
         "take": lambda: daemon.take(queue.name, end + 1),
-        "finish": lambda: ids and queue.finish_run(daemon.consumer(queue.name), ids),
+        "finish": lambda: ids and queue.finish_run(daemon.consumer(queue.name), b"FIN %b\n" % ids[0]),
         "requeue": lambda: queue.requeue(daemon.consumer(queue.name), ids[0], number) if ids else None,
         "time out": lambda: queue.process_due(FAR),
         "advance": lambda: there.advance(queue.queue, min(end, there.channel_position(topic.queue))),
