@@ -23,8 +23,8 @@ IN_FLIGHT = 2500  # messages at most, at the end of a load that consumes: the lo
 
 PROCESS = "--durability=process"
 
-# The load generator's mode and flags, those of the rows of the other benchmarks; the messages of a command, and a flag of
-# the daemon. Where nothing is published, a backlog is consumed, and a command is a FIN.
+# The load generator's mode and flags, those of the rows of the other benchmarks; the messages of a command; and a flag
+# of the daemon. Where nothing is published, a backlog is consumed, and a command is a FIN.
 LOADS = {
     "pub": ("move -publishers=1", 1, ""),
     "pub-100": ("move -publishers=1 -window=100", 1, ""),  # that many unanswered PUBs

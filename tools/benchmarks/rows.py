@@ -4,7 +4,18 @@ from functools import partial
 
 from benchmarks.instructions import LOADS, instructions
 from benchmarks.procedures import (
-    MEMORY, NODES, STARTS, TIMES, both, connector, consumer, memory, nodes, publisher, starts, trip,
+    MEMORY,
+    NODES,
+    STARTS,
+    TIMES,
+    both,
+    connector,
+    consumer,
+    memory,
+    nodes,
+    publisher,
+    starts,
+    trip,
 )  # fmt: skip
 from benchmarks.row import BY_DURABILITY, CONNECTIONS, INSTRUCTIONS, ITSELF, BenchmarkRow, all_that_comes, stored
 from benchmarks.scale import SCALE
