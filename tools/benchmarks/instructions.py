@@ -20,22 +20,27 @@ from kit.daemons import Instance, interpreter
 PATIENCE = 600.0  # seconds for a load
 SHORT = 100  # commands of the load that only pays for its connections
 
-# The load generator's flags, and the messages of a command: those of the rows of the other benchmarks.
-LOADS: dict[str, tuple[list[str], int]] = {
-    "pub": (["-publishers=1"], 1),
-    "mpub-20": (["-publishers=1", "-batch=20"], 20),
-    "both": (["-publishers=1", "-consumers=1", "-batch=20"], 20),
-    "both-16": (["-publishers=16", "-consumers=16"], 1),
-    "http-pub": (["-publishers=1", "-http={http}"], 1),
-    "tls-pub": (["-publishers=1", "-tls"], 1),
-    "tls-mpub-20": (["-publishers=1", "-tls", "-batch=20"], 20),
+PROCESS = "--durability=process"
+
+# The load generator's flags, those of the rows of the other benchmarks; the messages of a command; the daemon's flags.
+LOADS: dict[str, tuple[list[str], int, list[str]]] = {
+    "pub": (["-publishers=1"], 1, []),
+    "pub-process": (["-publishers=1"], 1, [PROCESS]),
+    "mpub-20": (["-publishers=1", "-batch=20"], 20, []),
+    "mpub-200-process": (["-publishers=1", "-batch=200"], 200, [PROCESS]),
+    "both": (["-publishers=1", "-consumers=1", "-batch=20"], 20, []),
+    "both-process": (["-publishers=1", "-consumers=1", "-batch=20"], 20, [PROCESS]),
+    "both-16": (["-publishers=16", "-consumers=16"], 1, []),
+    "http-pub": (["-publishers=1", "-http={http}"], 1, []),
+    "tls-pub": (["-publishers=1", "-tls"], 1, []),
+    "tls-mpub-20": (["-publishers=1", "-tls", "-batch=20"], 20, []),
 }
 
 
 @procedure
 def instructions(running: Instance, load: BenchmarkLoad, name: str) -> Measurement:
     """Counts those of another daemon than the one that runs meanwhile: with its interpreter and flags, in valgrind."""
-    flags, batch = LOADS[name]
+    flags, batch, daemon_flags = LOADS[name]
     commands = max(load.stored // 1000, 1)
     if shutil.which("valgrind") is None:
         raise BenchmarkError("no such program: valgrind")
@@ -45,7 +50,7 @@ def instructions(running: Instance, load: BenchmarkLoad, name: str) -> Measureme
         command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}", pipes]
         # valgrind does not follow a script into its interpreter
         command += running.command if "-P" in running.command else [*interpreter(running.command), "-P", "-m", "gnsqd"]
-        with Instance(command, Path(directory, "data"), *running.flags) as daemon:
+        with Instance(command, Path(directory, "data"), *running.flags, *daemon_flags) as daemon:
             create_channel(daemon)
             http = "{}:{}".format(*daemon.http_address)
             to = [ON_CHANNEL, *(flag.format(http=http) for flag in flags)]
