@@ -84,7 +84,7 @@ class Log:
         self._put_count = sum(segment.count for segment in replay.segments)
         self._put_size = sum(segment.body_size for segment in replay.segments)
 
-    def append(self, frames: Sequence[bytes], due: int = 0) -> int:
+    def append(self, frames: list[bytes], due: int = 0) -> int:
         """Appends messages, not to be delivered before `due` (wall clock, ns); returns the number of the first."""
         first = self.next_number
         self._put_size += self.unwritten.put(first, frames, due)
@@ -112,7 +112,8 @@ class Log:
         batch = self.unwritten
         size = self.tail.write(file, [head, *batch.puts, *notes, *batch.lasts], segment.size, batch)
         segment.note_batch(batch, segment.size + len(head), size)
-        self.unwritten = PutBatch(self.encoder)
+        batch.clear_messages()
+        batch.lasts = []
 
     def take_back(self) -> list[bytes]:
         """Drops the messages that are not written, and returns them: the next ones get their numbers."""
@@ -192,6 +193,11 @@ class Log:
         if self._begin < 0:
             return self._is_replay_whole
         return self.tail.file is not None and self.tail.safe >= self.snapshot_end
+
+    @property
+    def has_older(self) -> bool:
+        """True if the last segment is not all: otherwise there is nothing to delete."""
+        return len(self.segments.all) > 1 or bool(self._void)
 
     def delete_before(self, number: int, at_once: bool = False) -> None:
         """Deletes the oldest segments without messages from `number` on, unless their records of queues are needed."""
@@ -289,7 +295,7 @@ class LogTail:
 
     def _release(self, file: AppendedFile) -> None:
         """Lets it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
-        if not self._unconfirmed and not self._syncing:
+        if not self._unconfirmed and not self._syncing and self._log.open_files.latest is not file:
             file.release()
 
     def go_on_in(self, file: AppendedFile) -> None:
