@@ -17,7 +17,7 @@ cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline, write_timeout
     cdef object _layer, _socket, _hub, _reader, _take, _timer, _sending
-    cdef public bint resetting
+    cdef public bint resetting, paused
     cdef bint _closed
     cdef Py_ssize_t _senders
     cdef Endpoint _endpoint
@@ -26,6 +26,8 @@ cdef class Connection:
     cdef Polling _polling
     cdef double _last, _timer_at
 
+    cpdef bint pause(self) except -1
+    cpdef end_feed(self)
     cpdef feed(self, take)
     cpdef bytes receive(self)
     cdef _decode(self, layer, bytes data)

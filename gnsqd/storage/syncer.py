@@ -19,7 +19,7 @@ from gevent.event import AsyncResult, Event
 from gevent.hub import Waiter
 from gevent.lock import Semaphore
 
-from gnsqd.hub.cooperative import yield_turn
+from gnsqd.hub.doorbell import Doorbell
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import temporary_path
 
@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 Outcome = tuple[Any, BaseException | None]  # what was returned, or raised
 Callback = Callable[[Outcome], object]
+Report = Callable[[Exception | None], None]  # of a commit: called with the error, None if it worked
 Job = tuple[Callback, Callable[..., Any], tuple[object, ...]]
 
 
@@ -194,11 +195,11 @@ class GroupCommit:
     def __init__(self, name: str, run_sync: Callable[[], StorageError | None]) -> None:
         self._name = name
         self._run_sync = run_sync
-        self._waiting = 0
+        self._waiting: list[tuple[Callable[[], bool], Report]] = []
         self._group = 0  # waited for the last
         self._seconds = 0.0  # that it took
         self._outcome: AsyncResult[StorageError | None] | None = None  # of the one to come or under way
-        self._bell = Event()
+        self._bell = Doorbell()
         self._closing = False
         self._greenlet: Greenlet[[], None] | None = None
 
@@ -210,25 +211,33 @@ class GroupCommit:
                 self._greenlet = spawn(self._run)
                 self._greenlet.name = self._name
             else:
-                self._bell.set()
+                self._bell.ring()
         return self._outcome
+
+    def call(self, is_done: Callable[[], bool], report: Report) -> None:
+        """Has `report` called once `is_done()`, which syncs bring about, or with the error when one fails. Never
+        yields, nor must `report`."""
+        self._waiting.append((is_done, report))
+        if len(self._waiting) >= self._group:
+            self._bell.ring()
+        self.start()
 
     def wait(self, is_done: Callable[[], bool]) -> None:
         """Waits until `is_done()`, which syncs bring about; raises StorageError when one fails. Yields."""
-        self._waiting += 1
-        try:
-            while not is_done():
-                error = self.start().get()
-                if error is not None:
-                    raise StorageError(str(error)) from error.__cause__
-        finally:
-            self._waiting -= 1
+        if not is_done():
+            outcome: AsyncResult[Exception | None] = AsyncResult()
+            self.call(is_done, outcome.set)
+            error = outcome.get()
+            if isinstance(error, StorageError):
+                raise StorageError(str(error)) from error.__cause__
+            if error is not None:
+                raise error  # a defect
 
     def close(self) -> None:
         """Waits until no sync is under way; the greenlet does not stay after a later one. Yields."""
         self._closing = True
         if self._greenlet is not None:
-            self._bell.set()
+            self._bell.ring()
             self._greenlet.join()
 
     def _run(self) -> None:
@@ -237,21 +246,31 @@ class GroupCommit:
             begin = perf_counter()
             try:
                 error = self._run_sync()
-            except BaseException as bug:
-                self._outcome = None
+            except Exception as bug:
                 outcome.set_exception(bug)
+                self._end(bug)
                 raise
             self._seconds = perf_counter() - begin
-            self._group = max(self._group, self._waiting)
-            self._outcome = None
+            self._group = max(self._group, len(self._waiting))
             outcome.set(error)
-            if not self._closing:
-                self._bell.wait(LINGER_SECONDS)
-            self._bell.clear()
+            self._end(error)
+            end = perf_counter() + LINGER_SECONDS
+            while self._outcome is None and not self._closing and (left := end - perf_counter()) > 0:
+                self._bell.wait(left)
 
     def _gather(self) -> None:
         """Waits briefly for publishers of the last fsync, who are likely to come again: one fsync serves all."""
         end = perf_counter() + min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
-        while self._waiting < self._group and perf_counter() < end:
-            yield_turn()
-        self._group = self._waiting
+        while len(self._waiting) < self._group and (left := end - perf_counter()) > 0:
+            self._bell.wait(left)
+        self._group = len(self._waiting)
+
+    def _end(self, error: Exception | None) -> None:
+        """Reports the end of a sync; if somebody came during this one, another follows."""
+        self._outcome = None
+        waiting, self._waiting = self._waiting, []
+        for is_done, report in waiting:
+            if error is not None or is_done():
+                report(error)
+            else:
+                self.call(is_done, report)

@@ -23,7 +23,7 @@ from gnsqd.shared.journal.records import EPOCH, RETENTION, Encoder, Mark, PutBat
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.files import sync_directory, sync_files, sync_path
-from gnsqd.storage.syncer import GroupCommit, Syncer
+from gnsqd.storage.syncer import GroupCommit, Report, Syncer
 
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without live messages is left
@@ -313,6 +313,12 @@ class LogTail:
         yield."""
         if self.safe < position:
             self._commits.wait(lambda: self.safe >= position)
+
+    def call_when_synced(self, report: Report) -> None:
+        """Calls `report` when `synced` of all that is written would return, with the error it would raise; it must
+        not be safe yet. Never yields."""
+        position = self.position
+        self._commits.call(lambda: self.safe >= position, report)
 
     def _sync(self) -> StorageError | None:
         position, has_new_files = self.position, self._has_new_files

@@ -346,7 +346,7 @@ def test_all_topics_are_written_before_a_client_waits_or_is_refused(serve: Calla
     logs: list[Any] = [around.registry.get_topic(name).write_ahead for name in ("t", "u", "v")]
     calls: list[str] = []
     for number, log in enumerate(logs):
-        log.write.side_effect = partial(calls.append, f"write {number}")
+        log.write.side_effect = lambda _, number=number: calls.append(f"write {number}")
         log.wait_synced.side_effect = partial(calls.append, f"wait {number}")
     published = b"PUB t\n\0\0\0\1xPUB u\n\0\0\0\1xPUB v\n\0\0\0\1x"
     served.session.decoder.feed(published)
