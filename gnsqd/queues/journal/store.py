@@ -179,7 +179,7 @@ class JournalStore(Store):
                 for report in reports:
                     report(error)
 
-            tail.call_when_synced(report_all)
+            tail.call_when_synced(report_all, len(reports))
 
     def wait_synced(self) -> None:
         self._report(self._journal.wait_synced)
