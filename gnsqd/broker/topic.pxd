@@ -19,7 +19,8 @@ cdef class Topic:
     cdef public long long message_count, message_bytes
     cdef public Queue queue
     cdef public object bounds, write_ahead
-    cdef object _environment, _log, _on_last_channel, _pump, _store
+    cdef object _environment, _log, _on_last_channel, _pump, _store, _turn_end
+    cdef list _reports
     cdef GuidFactory _ids
     cdef bint _started
     cdef Doorbell _doorbell
@@ -30,7 +31,8 @@ cdef class Topic:
     cpdef bint publishes_at_once(self, list bodies) except -1
     cpdef bint puts_surely(self, Py_ssize_t count) except -1
     cpdef commit(self)
-    @cython.locals(messages=list, channel=Channel)
+    cpdef bint commit_soon(self, report) except -1
+    @cython.locals(messages=list, channel=Channel, reports=list)
     cpdef write(self)
     cpdef wait_synced(self)
     @cython.locals(large=cython.bint)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from time import monotonic, time_ns
 
+from gevent import get_hub
+
 from gnsqd.broker.bounds import Bounds
 from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.environment import Environment
@@ -21,6 +23,7 @@ from gnsqd.queues.ordering import set_ordered
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, NotFound, StorageError
 from gnsqd.shared.names import is_ephemeral
+from gnsqd.storage.syncer import Report
 
 MAX_BATCH = 256
 MAX_PUT = 2048  # messages that are put at once, or fewer:
@@ -60,6 +63,10 @@ class Topic:
         self._store = environment.open_store(name)
         self.queue = self._store.queue
         self.write_ahead = self._store.write_ahead
+        loop = get_hub().loop
+        # Called before anything else that the turn has woken: consumers get nothing that is not written yet.
+        self._turn_end = loop.prepare(priority=loop.MAXPRI)
+        self._reports: list[Report] = []  # of publishers that wait for the next write
         self.bounds: Bounds | None = None
         if environment.options.bounded:
             self.bounds = Bounds(name, self.queue, self.channels, environment.options, environment.free_disk)
@@ -181,18 +188,37 @@ class Topic:
         self.write()
         self.wait_synced()
 
+    def commit_soon(self, report: Report) -> bool:
+        """Commits at the end of the loop's turn, in one write for all publishers of that turn, and has `report` called
+        on the hub; False if there is no log. To be called on the hub, by what has input."""
+        if self.write_ahead is None:
+            return False
+        if not self._reports:
+            self._turn_end.start(self._end_turn)
+        self._reports.append(report)
+        return True
+
+    def _end_turn(self) -> None:
+        self._turn_end.stop()
+        if self._reports:
+            with suppress(StorageError):
+                self.write()
+
     def write(self) -> None:
         """Writes what was put, if there is a log; StorageError: it is dropped, unless a consumer has any of it. To be
-        called before anything else runs: what others have put would be dropped too."""
+        called before anything else runs, or `commit_soon`: all publishers of what is dropped have to know."""
         if self.write_ahead is not None:
+            reports, self._reports = self._reports, []
             try:
-                self.write_ahead.write()
-            except StorageError:
+                self.write_ahead.write(reports)
+            except StorageError as error:
                 messages, handed_over = self.write_ahead.take_back()
                 self._count(messages, -1)
                 for channel in self.channels.values():
                     if not channel.ephemeral:
                         channel.message_count -= handed_over
+                for report in reports:
+                    report(error)
                 raise
 
     def wait_synced(self) -> None:
@@ -358,3 +384,4 @@ class Topic:
         self._log.info("TOPIC(%s): %s", self.name, how)
         self._doorbell.ring()
         self._pump.join()
+        self._turn_end.close()

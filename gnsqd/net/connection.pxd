@@ -23,7 +23,7 @@ cdef class Connection:
     cdef public str remote_address
     cdef public double read_deadline, write_timeout
     cdef object _layer, _socket, _hub, _reader, _timer
-    cdef public bint resetting
+    cdef public bint resetting, paused
     cdef bint _closed
     cdef list _senders
     cdef Endpoint _endpoint
@@ -33,6 +33,8 @@ cdef class Connection:
     cdef Receiver _receiver
     cdef double _last, _timer_at
 
+    cpdef bint pause(self) except -1
+    cpdef end_feed(self)
     cpdef feed(self, Receiver receiver)
     @cython.locals(receiver=Receiver)
     cpdef bytes receive(self)

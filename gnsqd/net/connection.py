@@ -94,6 +94,7 @@ class Connection:
         self.read_deadline = 0.0
         self.write_timeout = 0.0
         self.resetting = False
+        self.paused = False  # what comes has to wait
         self._layer: Layer | None = None
         self._unread = self._unsent = b""
         self._socket = sock
@@ -112,6 +113,19 @@ class Connection:
     def is_receiving(self) -> bool:
         """Returns True while `feed`, `receive` or `handshake` waits for the client."""
         return self._reader is not None
+
+    def pause(self) -> bool:
+        """Takes nothing more on the hub, until `paused` is reset: when there is something, `feed` returns True. False,
+        without effect, where `feed` itself has called the receiver. Never yields."""
+        self.paused = self._reader is not None
+        return self.paused
+
+    def end_feed(self) -> None:
+        """Has `feed` return True, if it waits. Never yields."""
+        reader: Any = self._reader
+        if reader is not None:
+            self._reader = None
+            self._hub.loop.run_callback(reader.switch, True)
 
     def feed(self, receiver: Receiver) -> bool:
         """Gives `receiver` what the client sends, unwrapped, until it returns False; then returns True, or False at the
@@ -168,6 +182,8 @@ class Connection:
         self._polling.note()
         if self._reader is None:
             self._endpoint.stop()
+        elif self.paused:
+            self.end_feed()
         else:
             self._take_input(False)
 
@@ -237,6 +253,8 @@ class Connection:
             return
         if self.read_deadline > monotonic():
             self._start_timer()
+        elif self.paused:
+            self.end_feed()
         else:
             self._take_input(True)
 

@@ -14,11 +14,10 @@ from queue import SimpleQueue
 from time import monotonic_ns, perf_counter
 from typing import Any, Protocol, TypeVar
 
-from gevent import Greenlet, get_hub, spawn
+from gevent import get_hub, spawn
 from gevent.event import AsyncResult, Event
 from gevent.hub import Waiter
 
-from gnsqd.hub.cooperative import yield_turn
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import temporary_path
 
@@ -27,12 +26,12 @@ LARGE = 1 << 20  # bytes, of a file whose removal takes time: 0.3 ms per MB
 MAX_KEPT = 32  # descriptors of removed files
 GATHER_SHARE = 0.5  # of the time that an fsync takes
 MAX_GATHER_SECONDS = 0.002
-LINGER_SECONDS = 1.0
 
 T = TypeVar("T")
 
-Outcome = tuple[Any, BaseException | None]  # what was returned, or raised
+Outcome = tuple[Any, Any]  # what was returned; what was raised, or None
 Callback = Callable[[Outcome], object]
+Report = Callable[[Exception | None], None]  # of a commit: called with the error, None if it worked
 Job = tuple[Callback, Callable[..., Any], tuple[object, ...]]
 
 
@@ -68,13 +67,13 @@ class Syncer:
     def run(self, function: Callable[..., T], *args: object) -> T:
         """Calls `function(*args)` in a thread; returns its result, raises its error. Yields."""
         waiter: Waiter[Outcome] = Waiter()
-        self._start(waiter.switch, function, *args)
+        self.start(waiter.switch, function, *args)
         result, error = waiter.get()
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
 
-    def _start(self, report: Callback, function: Callable[..., object], *args: object) -> None:
+    def start(self, report: Callback, function: Callable[..., object], *args: object) -> None:
         """Calls `function(*args)` in a thread, and then, in the hub, `report` with the outcome. Never yields."""
         if self._busy == self._started < THREADS:
             _thread.start_new_thread(self._work, ())
@@ -139,7 +138,7 @@ class Syncer:
     def _freed(self, outcome: Outcome | None = None) -> None:
         self._freeing = bool(self._removed)  # again, since the thread looked
         if self._freeing:
-            self._start(self._freed, self._free_removed)
+            self.start(self._freed, self._free_removed)
 
     def note(self, queue: Syncable) -> None:
         """Reports that `queue` has unsynced operations, to be synced within its `sync_timeout`. Never yields."""
@@ -189,70 +188,104 @@ class Syncer:
 
 
 class GroupCommit:
-    """Owns the greenlet `name` that syncs by `run_sync()`, which returns the error if that failed, and yields. It stays
-    for a while after a sync, because a new one would cost a good part of an fsync."""
+    """Has all that wait share a sync, one at a time: `begin(report)` begins one, and has `report` called with the error
+    in the end, None if it worked. Neither yields."""
 
-    def __init__(self, name: str, run_sync: Callable[[], StorageError | None]) -> None:
-        self._name = name
-        self._run_sync = run_sync
-        self._waiting = 0
-        self._group = 0  # waited for the last
-        self._seconds = 0.0  # that it took
-        self._outcome: AsyncResult[StorageError | None] | None = None  # of the one to come or under way
-        self._bell = Event()
-        self._closing = False
-        self._greenlet: Greenlet[[], None] | None = None
+    def __init__(self, begin: Callable[[Report], None]) -> None:
+        self._begin = begin
+        self._waiting: list[tuple[Callable[[], bool], Report, int]] = []
+        self._group = 0  # how many waited for the last
+        self._began = self._seconds = 0.0  # when the last began (perf_counter), and how long it took
+        self._is_busy = False  # one is under way, or to begin at the end of
+        self._gathering: Any = None  # a timer
+        self._outcome: AsyncResult[Exception | None] | None = None  # of the one to come or under way
+        self._rest: Event | None = None  # that somebody waits for: none is
 
-    def start(self) -> "AsyncResult[StorageError | None]":
+    def start(self) -> "AsyncResult[Exception | None]":
         """Returns the outcome of the sync that is under way, or of a new one. Never yields."""
-        if self._outcome is None:
-            self._outcome = AsyncResult()
-            if self._greenlet is None or self._greenlet.ready():
-                self._greenlet = spawn(self._run)
-                self._greenlet.name = self._name
-            else:
-                self._bell.set()
-        return self._outcome
+        outcome = self._outcome = self._outcome or AsyncResult()
+        self._start()
+        return outcome
+
+    def call(self, is_done: Callable[[], bool], report: Report, count: int = 1) -> None:
+        """Has `report` called, on behalf of `count` that wait, once `is_done()`, which syncs bring about, or with the
+        error when one fails. Never yields, nor must `report`."""
+        self._waiting.append((is_done, report, count))
+        self._start()
 
     def wait(self, is_done: Callable[[], bool]) -> None:
         """Waits until `is_done()`, which syncs bring about; raises StorageError when one fails. Yields."""
-        self._waiting += 1
-        try:
-            while not is_done():
-                error = self.start().get()
-                if error is not None:
-                    raise StorageError(str(error)) from error.__cause__
-        finally:
-            self._waiting -= 1
+        if not is_done():
+            outcome: AsyncResult[Exception | None] = AsyncResult()
+            self.call(is_done, outcome.set)
+            error = outcome.get()
+            if isinstance(error, StorageError):
+                raise StorageError(str(error)) from error.__cause__
+            if error is not None:
+                raise error  # a defect
 
     def close(self) -> None:
-        """Waits until no sync is under way; the greenlet does not stay after a later one. Yields."""
-        self._closing = True
-        if self._greenlet is not None:
-            self._bell.set()
-            self._greenlet.join()
+        """Waits until no sync is under way. Yields."""
+        while self._is_busy:
+            self._rest = Event()
+            self._rest.wait()
 
-    def _run(self) -> None:
-        while (outcome := self._outcome) is not None:
-            self._gather()
-            begin = perf_counter()
-            try:
-                error = self._run_sync()
-            except BaseException as bug:
-                self._outcome = None
-                outcome.set_exception(bug)
-                raise
-            self._seconds = perf_counter() - begin
-            self._group = max(self._group, self._waiting)
-            self._outcome = None
+    def _count(self) -> int:
+        return sum(count for _, _, count in self._waiting)
+
+    def _start(self) -> None:
+        if self._gathering is not None:
+            if self._count() >= self._group:
+                self._sync()
+        elif not self._is_busy:
+            self._is_busy = True
+            # Publishers of the last fsync are likely to come again: one serves all, if they come soon.
+            if self._count() < self._group:
+                self._gathering = get_hub().loop.timer(min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS))
+                self._gathering.start(self._sync)
+            else:
+                self._sync()
+
+    def _sync(self) -> None:
+        if self._gathering is not None:
+            self._gathering.close()
+            self._gathering = None
+        self._group = self._count()
+        self._began = perf_counter()
+        self._begin(self._end)
+
+    def _end(self, error: Exception | None) -> None:
+        self._seconds = perf_counter() - self._began
+        self._group = max(self._group, self._count())
+        waiting, self._waiting = self._waiting, []
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
             outcome.set(error)
-            if not self._closing:
-                self._bell.wait(LINGER_SECONDS)
-            self._bell.clear()
+        for is_done, report, count in waiting:
+            if error is not None or is_done():
+                report(error)
+            else:
+                self._waiting.append((is_done, report, count))  # it came during this one
+        self._is_busy = False
+        if self._waiting or self._outcome is not None:
+            self._start()
+        elif self._rest is not None:
+            self._rest.set()
 
-    def _gather(self) -> None:
-        """Waits briefly for publishers of the last fsync, who are likely to come again: one fsync serves all."""
-        end = perf_counter() + min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS)
-        while self._waiting < self._group and perf_counter() < end:
-            yield_turn()
-        self._group = self._waiting
+
+def begin_greenlet(name: str, run_sync: Callable[[], StorageError | None]) -> Callable[[Report], None]:
+    """Returns what a GroupCommit takes: a sync by `run_sync()`, which returns the error if that failed, and yields, in
+    a greenlet."""
+
+    def sync(report: Report) -> None:
+        try:
+            error: Exception | None = run_sync()
+        except Exception as bug:
+            report(bug)
+            raise
+        report(error)
+
+    def begin(report: Report) -> None:
+        spawn(sync, report).name = name
+
+    return begin

@@ -3,7 +3,7 @@ cimport cython
 from gnsqd.broker.channel cimport Channel
 from gnsqd.broker.topic cimport Topic
 from gnsqd.hub.doorbell cimport Doorbell
-from gnsqd.net.connection cimport Receiver
+from gnsqd.net.connection cimport Connection, Receiver
 from gnsqd.net.native cimport monotonic
 from gnsqd.wire.client_v2 cimport ClientV2, PubCount
 from gnsqd.wire.codec cimport Command, Decoder
@@ -20,18 +20,23 @@ cdef class Session(Receiver):
     cdef Doorbell _pump_ended
     cdef bint _has_executed
     cdef double _turn_end
-    cdef list _replies
+    cdef list _failed, _replies
     cdef dict _uncommitted
 
     @cython.locals(decoder=Decoder, channel=Channel, command=Command, published=Command, topic=Topic, debugging=cython.bint, left=Py_ssize_t,
                    fins=bytes, count=Py_ssize_t, answer=bytes, bodies=list, counter=PubCount)
     cpdef bint execute(self) except -1
     cdef bint _is_turn_over(self) except -1
-    @cython.locals(replies=list)
+    @cython.locals(connection=Connection, topic=Topic)
+    cdef bint _commit_soon(self) except -1
+    @cython.locals(connection=Connection)
+    cpdef _end_commit(self, error)
     cpdef bint receive_data(self, bytes data) except -1
+    @cython.locals(replies=list)
+    cdef bint _reply_at_once(self) except -1
     @cython.locals(client=ClientV2)
     cdef _note_answered(self)
-    @cython.locals(client=ClientV2, topic=Topic, name=str, replies=list, uncommitted=dict)
+    @cython.locals(client=ClientV2, topic=Topic, name=str, failed=list, replies=list, uncommitted=dict)
     cpdef commit_and_reply(self)
     cpdef _serve(self)
     @cython.locals(command=Command)

@@ -40,6 +40,7 @@ class Session(Receiver):
         self._turn_end = 0.0  # 0 before the first look at the clock
         self._replies: list[bytes] = []
         self._uncommitted: dict[Topic, str] = {}  # with the name of the first command
+        self._failed: list[tuple[str, Exception]] = []  # commands of a batch that could not be committed
 
     def execute(self) -> bool:
         """Executes the commands that are complete, and keeps their answers for `commit_and_reply`. Never yields, unless
@@ -140,8 +141,37 @@ class Session(Receiver):
         also because the commit or the client's socket may have to wait. Errors as `execute`."""
         self._turn_end = 0.0
         self.decoder.feed(data)
-        if not self.execute() or self._uncommitted:
+        if self.client.connection.paused or not self.execute():
             return False
+        if self._uncommitted:
+            return self._commit_soon()
+        return self._reply_at_once()
+
+    def _commit_soon(self) -> bool:
+        """Leaves it to the topic to commit the batch with those of others, if that is a topic with a log; no input is
+        taken meanwhile. Otherwise IOLoop commits, as it does where there is input before that: returns False."""
+        connection = self.client.connection
+        if len(self._uncommitted) == 1 and connection.pause():
+            for topic in self._uncommitted:
+                if topic.commit_soon(self._end_commit):
+                    return True
+        connection.paused = False
+        return False
+
+    def _end_commit(self, error: Exception | None) -> None:
+        """Answers the batch, unless IOLoop has to, or does already."""
+        connection = self.client.connection
+        if connection.paused:
+            connection.paused = False
+            if error is None:
+                self._uncommitted.clear()
+            else:
+                self._failed += [(name, error) for name in self._uncommitted.values()]
+            if self._failed or not self._reply_at_once():
+                connection.end_feed()
+
+    def _reply_at_once(self) -> bool:
+        """Sends the answers of a batch that is committed; False if that is for IOLoop to complete. Never yields."""
         replies = self._replies
         if replies:
             if not self.client.flush_at_once(replies):
@@ -157,8 +187,9 @@ class Session(Receiver):
         client = self.client
         replies = self._replies
         if self._uncommitted:
+            client.connection.paused = False
             uncommitted, self._uncommitted = self._uncommitted, {}
-            failed: list[tuple[str, StorageError]] = []
+            failed = self._failed
             for topic, name in uncommitted.items():  # all of them, before anything else runs
                 try:
                     topic.write()

@@ -2,11 +2,13 @@ cimport cython
 
 from gnsqd.net.native cimport monotonic_ns, time_ns
 from gnsqd.queues.backend cimport Backend
+from gnsqd.queues.journal.journal cimport Journal
 from gnsqd.queues.message cimport Message
 from gnsqd.queues.journal.states cimport QueueNotes, runs_of
 
 cdef class JournalBackend(Backend):
-    cdef public object journal, rewinding
+    cdef public Journal journal
+    cdef public object rewinding
     cdef public QueueNotes notes
     cdef public long long rewound_end
     cdef object _log, _runs
@@ -25,4 +27,4 @@ cdef class JournalBackend(Backend):
     cpdef delivered(self, list given, list messages)
 
 @cython.locals(message=Message, first=Py_ssize_t, end=Py_ssize_t, frames=list, number=cython.longlong)
-cpdef journal_messages(journal, list messages)
+cpdef journal_messages(Journal journal, list messages)

@@ -43,7 +43,7 @@ class Journal:
         self.topic = topic
         self.closed = False
         self._on_dirty = on_dirty
-        self._dirty = False
+        self._dirty = False  # since the last `retry`
         self._write_failed: StorageError | None = None  # the error of the last write
         self._reserve = reserve
         self.replay = Replay(topic, logger, repairs=True)
@@ -68,7 +68,8 @@ class Journal:
             self._on_dirty(self)
 
     def _note_synced(self) -> None:
-        self.compactor.reclaim()
+        if self.log.has_older:
+            self.compactor.reclaim()
         if self.log.tail.safe >= self.log.snapshot_end:
             self.log.mark_continued()
 
@@ -86,6 +87,7 @@ class Journal:
 
     def retry(self) -> None:
         """Writes what is not written, or, after a failed fsync, not known to be; errors as `commit`. May yield."""
+        self._dirty = False
         if self.log.tail.failed is not None:
             self.commit()
         else:
@@ -102,7 +104,6 @@ class Journal:
 
     def flush(self, advance: bool = False) -> None:
         """Writes everything; after a StorageError the next call tries again. `advance`: with a step of a snapshot."""
-        self._dirty = False
         if self.closed:
             if self.log.unwritten.first < self.log.next_number:
                 raise StorageError("exiting")
@@ -169,26 +170,32 @@ class Journal:
         if snapshot is not None:
             if advance:
                 snapshot.advance()
-        elif (not is_empty and log.is_full(self.retention.floor)) or self.retention.is_aged() or self._is_in_the_way():
+        elif (
+            (not is_empty and log.is_full(self.retention.floor))
+            or (self.retention.max_age and self.retention.is_aged())
+            or (self._reserve.is_needed and self._is_in_the_way())
+        ):
             states.begin_snapshot(log.next_path).advance()
         head, notes = states.records(snapshot)
         if states.snapshot is not None and states.snapshot.complete:
             self._roll()
             return
         if head or notes or batch.puts or batch.lasts:
-            try:
-                log.tail.file.open()
-            except OSError:
-                self._roll_now()
-                return
+            if log.durable or log.tail.file.descriptor < 0:  # otherwise no fsync is to find it open
+                try:
+                    log.tail.file.open()
+                except OSError:
+                    self._roll_now()
+                    return
             log.write(log.segments.all[-1], log.tail.file, head, notes)
             states.forget_records()
-        self.compactor.note_written()
+        if log.has_older:
+            self.compactor.note_written()
 
     def _is_in_the_way(self) -> bool:
-        """True if the disk is full, and the last segment has only messages that nobody needs."""
+        """True if the last segment has only messages that nobody needs, as the disk is full."""
         last = self.log.segments.all[-1]
-        return self._reserve.is_needed and last.count > 0 and self.retention.floor() >= last.end
+        return last.count > 0 and self.retention.floor() >= last.end
 
     def _roll_now(self) -> None:
         """Goes on in a new segment, whatever the snapshot takes."""

@@ -1,15 +1,16 @@
 cimport cython
 
 from gnsqd.shared.journal.records cimport PutBatch, Encoder
+from gnsqd.shared.journal.segment cimport Segment
 
 cdef class Log:
     cdef public str topic, data_path
     cdef public bytes epoch
     cdef public bint durable, is_epoch_safe
-    cdef public object logger, syncer, open_files, segments, lost, max_segment, begun
+    cdef public object logger, syncer, open_files, segments, lost, begun
     cdef public Encoder encoder
     cdef public list replaced
-    cdef public long long next_number, snapshot_end
+    cdef public long long next_number, snapshot_end, max_segment
     cdef public PutBatch unwritten
     cdef public LogTail tail
     cdef object _on_dirty
@@ -18,10 +19,11 @@ cdef class Log:
     cdef long long _next_segment, _begin, _snapshot_size, _roll_at, _put_count, _put_size
     cdef bint _is_replay_whole
 
-    cpdef append(self, frames, long long due=*)
+    @cython.locals(first=cython.longlong)
+    cpdef long long append(self, list frames, long long due=*) except -1
     @cython.locals(batch=PutBatch, size=cython.longlong)
-    cpdef write(self, segment, file, bytes head, list notes)
-    @cython.locals(size=cython.longlong, full_size=cython.longlong)
+    cpdef write(self, Segment segment, file, bytes head, list notes)
+    @cython.locals(segment=Segment, size=cython.longlong, full_size=cython.longlong)
     cpdef bint is_full(self, floor) except -1
 
 cdef class LogTail:

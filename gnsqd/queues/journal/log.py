@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from sys import maxsize
 from time import monotonic
 
@@ -23,7 +24,7 @@ from gnsqd.shared.journal.records import EPOCH, RETENTION, Encoder, Mark, PutBat
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.files import sync_directory, sync_files, sync_path
-from gnsqd.storage.syncer import GroupCommit, Syncer
+from gnsqd.storage.syncer import GroupCommit, Outcome, Report, Syncer
 
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without live messages is left
@@ -84,7 +85,7 @@ class Log:
         self._put_count = sum(segment.count for segment in replay.segments)
         self._put_size = sum(segment.body_size for segment in replay.segments)
 
-    def append(self, frames: Sequence[bytes], due: int = 0) -> int:
+    def append(self, frames: list[bytes], due: int = 0) -> int:
         """Appends messages, not to be delivered before `due` (wall clock, ns); returns the number of the first."""
         first = self.next_number
         self._put_size += self.unwritten.put(first, frames, due)
@@ -112,7 +113,8 @@ class Log:
         batch = self.unwritten
         size = self.tail.write(file, [head, *batch.puts, *notes, *batch.lasts], segment.size, batch)
         segment.note_batch(batch, segment.size + len(head), size)
-        self.unwritten = PutBatch(self.encoder)
+        batch.clear_messages()
+        batch.lasts = []
 
     def take_back(self) -> list[bytes]:
         """Drops the messages that are not written, and returns them: the next ones get their numbers."""
@@ -193,6 +195,11 @@ class Log:
             return self._is_replay_whole
         return self.tail.file is not None and self.tail.safe >= self.snapshot_end
 
+    @property
+    def has_older(self) -> bool:
+        """True if the last segment is not all: otherwise there is nothing to delete."""
+        return len(self.segments.all) > 1 or bool(self._void)
+
     def delete_before(self, number: int, at_once: bool = False) -> None:
         """Deletes the oldest segments without messages from `number` on, unless their records of queues are needed."""
         if self.is_snapshot_safe:
@@ -260,7 +267,7 @@ class LogTail:
         self._unconfirmed: list[tuple[int, Puts]] = []  # messages, and the position behind them
         self._has_new_files = False
         self._syncing = False
-        self._commits = GroupCommit(f"sync:{log.topic}.journal", self._sync)
+        self._commits = GroupCommit(self._begin_sync)
 
     def write(self, file: AppendedFile, parts: list[bytes], begin: int, batch: PutBatch) -> int:
         """Appends all `parts`, with the messages of `batch`, at `begin`, or nothing; returns their size. Raises
@@ -289,7 +296,7 @@ class LogTail:
 
     def _release(self, file: AppendedFile) -> None:
         """Lets it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
-        if not self._unconfirmed and not self._syncing:
+        if not self._unconfirmed and not self._syncing and self._log.open_files.latest is not file:
             file.release()
 
     def go_on_in(self, file: AppendedFile) -> None:
@@ -308,23 +315,46 @@ class LogTail:
         if self.safe < position:
             self._commits.wait(lambda: self.safe >= position)
 
-    def _sync(self) -> StorageError | None:
-        position, has_new_files = self.position, self._has_new_files
+    def call_when_synced(self, report: Report, count: int) -> None:
+        """Calls `report`, on behalf of `count` publishers, when `synced` of all that is written would return, with the
+        error it would raise; it must not be safe yet. Never yields."""
+        position = self.position
+        self._commits.call(lambda: self.safe >= position, report, count)
+
+    def _begin_sync(self, report: Report) -> None:
+        has_new_files, self._has_new_files = self._has_new_files, False
         retired, self._unsynced = self._unsynced, []
-        self._has_new_files = False
         files = [*retired, self.file] if self.file is not None else retired
         if self.failed is not None and not files:
-            return self.failed
+            report(self.failed)
+            return
         path = files[-1].path if files else ""
         self._syncing = True
+        end = partial(self._end_sync, report, self.position, retired)
         try:
             with failing_as_go("open", path):
                 for file in files:
                     with suppress(FileNotFoundError):  # nothing in it was live
                         file.open()
-            descriptors = [file.descriptor for file in files if file.descriptor >= 0]
-            self._log.syncer.run(sync_files, descriptors, path, self._log.data_path if has_new_files else None)
         except StorageError as error:
+            end((None, error))
+            return
+        descriptors = [file.descriptor for file in files if file.descriptor >= 0]
+        self._log.syncer.start(end, sync_files, descriptors, path, self._log.data_path if has_new_files else None)
+
+    def _end_sync(self, report: Report, position: int, retired: list[AppendedFile], outcome: Outcome) -> None:
+        self._syncing = False
+        error = outcome[1]
+        if error is None:
+            for file in retired:
+                file.close()
+            self.failed = None
+            self._unconfirmed = [each for each in self._unconfirmed if each[0] > position]
+            self._note_safe(position)
+            if self.file is not None:
+                self._release(self.file)
+            self._on_synced()
+        elif isinstance(error, StorageError):
             self._log.logger.error("JOURNAL(%s): failed to sync - %s", self._log.topic, error)
             self.failed = error
             self._has_new_files = True
@@ -332,18 +362,7 @@ class LogTail:
             self._close_files()
             lost, self._unconfirmed = self._unconfirmed, []
             self._log.append_again([puts for _, puts in lost])
-            return error
-        finally:
-            self._syncing = False
-        for file in retired:
-            file.close()
-        self.failed = None
-        self._unconfirmed = [each for each in self._unconfirmed if each[0] > position]
-        self._note_safe(position)
-        if self.file is not None:
-            self._release(self.file)
-        self._on_synced()
-        return None
+        report(error)
 
     def close(self) -> None:
         """Writes nothing any more. May yield."""

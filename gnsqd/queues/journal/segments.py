@@ -33,6 +33,7 @@ class OpenFiles:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = MOST if soft == resource.RLIM_INFINITY else min(max(soft // SHARE, 1), MOST)
         self._users: dict[AppendedFile | Segment, None] = {}  # the one whose file was used the longest ago first
+        self.latest: AppendedFile | Segment | None = None  # the last of them
 
     def open(self, path: str, flags: int) -> int:
         """Calls os.open, with mode 0600; raises OSError. Where the process may open no more, others are closed for
@@ -50,17 +51,20 @@ class OpenFiles:
         users = self._users
         users.pop(user, None)
         users[user] = None
+        self.latest = user
         if len(users) > self._limit:
             self._close_first()
 
     def _close_first(self) -> None:
         user = next(iter(self._users))
-        del self._users[user]
+        self.hold(user)
         user.close()
 
     def hold(self, user: "AppendedFile | Segment") -> None:
         """Notes that the file of `user` is closed, or has to stay open until the next `use`."""
         self._users.pop(user, None)
+        if self.latest is user:
+            self.latest = None
 
 
 class AppendedFile:
@@ -87,12 +91,11 @@ class AppendedFile:
             with failing_as_go("open", self._target):
                 self.open()
         try:
-            with failing_as_go("write", self._target):
-                return write_at(self.descriptor, parts, position)
-        except StorageError:
+            return write_at(self.descriptor, parts, position)
+        except OSError as error:
             with suppress(OSError):  # if this also fails, the next write goes over it
                 os.ftruncate(self.descriptor, position)
-            raise
+            raise StorageError(path_error("write", self._target, error)) from error
 
     def finish(self) -> None:
         """Gives it its name; StorageError: it has the old one, or none."""

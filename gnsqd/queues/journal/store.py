@@ -9,7 +9,7 @@ A daemon without durability converts: `close` writes everything to disk queues, 
 which first notes that the disk queues are copies, so that a start after a kill drops them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
 from time import monotonic
@@ -31,6 +31,7 @@ from gnsqd.shared.journal.spans import Spans
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.files import sync_directory
+from gnsqd.storage.syncer import Report
 
 IMPORT_BATCH = 4000  # messages: some 10 ms, and an fsync of the read position
 MAX_BYTES = 1 << 20  # in one step
@@ -161,8 +162,24 @@ class JournalStore(Store):
             self._report(self._journal.check)
         journal_messages(self._journal, messages)
 
-    def write(self) -> None:
-        self._report(self._journal.flush)
+    def write(self, reports: Sequence[Report] = ()) -> None:
+        """Writes what was appended, and has each of `reports` called when `wait_synced` would end, with the error it
+        would raise, or None. Never yields."""
+        journal = self._journal
+        failed_before = journal.failed
+        self._report(journal.flush)
+        tail = journal.log.tail
+        if tail.safe >= tail.position:
+            for report in reports:
+                report(None)
+        elif reports:
+
+            def report_all(error: Exception | None) -> None:
+                self._note_outcome(failed_before, error)
+                for report in reports:
+                    report(error)
+
+            tail.call_when_synced(report_all, len(reports))
 
     def wait_synced(self) -> None:
         self._report(self._journal.wait_synced)
@@ -172,11 +189,17 @@ class JournalStore(Store):
         try:
             write()
         except StorageError as error:
+            self._note_outcome(failed_before, error)
+            raise
+        if failed_before is not None:
+            self._note_outcome(failed_before, None)
+
+    def _note_outcome(self, failed_before: StorageError | None, error: Exception | None) -> None:
+        if error is not None:
             self.context.set_health(error)
             if failed_before is None:
                 self.log.error("TOPIC(%s) ERROR: failed to write message to journal - %s", self.topic, error)
-            raise
-        if failed_before is not None and self._journal.failed is None:
+        elif failed_before is not None and self._journal.failed is None:
             self.context.set_health(None)
 
     def take_back(self) -> tuple[list[Message], int]:

@@ -66,6 +66,7 @@ _QUEUE = Struct(">IH")
 _NUMBER = Struct(">I")
 _RETENTION = Struct(">qqq")
 _HELD = Struct(">qHq")
+_SPAN = Struct(">Iqq")
 
 PUT_HEAD = _PUT.size
 PUT_SURPLUS = HEADER.size + PUT_HEAD  # bytes that the record of messages is larger than these
@@ -94,7 +95,8 @@ class Encoder:
         self._mark = mark_of(salt)
 
     def record(self, type: int, payload: bytes = b"") -> bytes:
-        return HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ type), type) + payload
+        head: bytes = HEADER.pack(self._mark, len(payload), crc32(payload, self.salt ^ type), type)
+        return head + payload
 
     def put(self, first: int, frames: Sequence[bytes], due: int) -> tuple[bytes, bytes]:
         """Returns the record of messages with numbers from `first` on; in two parts, as a copy of them costs time.
@@ -133,6 +135,8 @@ class Encoder:
         for start, end in spans:
             if not 0 <= start < end:
                 raise StorageError("invalid span")
+        if len(spans) == 1:  # as nearly always
+            return self.record(type, _SPAN.pack(queue, *spans[0]))
         return self.record(type, _NUMBER.pack(queue) + encode_bounds(chain.from_iterable(spans)))
 
     def held(self, queue: int, entries: Sequence[tuple[int, int, int]]) -> list[bytes]:
@@ -170,7 +174,7 @@ class PutBatch:
             return self.marks[0][0]
         return self._frames_first if self._frames else maxsize
 
-    def put(self, first: int, frames: Sequence[bytes], due: int) -> int:
+    def put(self, first: int, frames: list[bytes], due: int) -> int:
         """Adds messages with numbers from `first` on, which follows those before; returns their size in bytes."""
         size = 0
         for frame in frames:
@@ -200,7 +204,7 @@ class PutBatch:
         self.puts, self.marks, self.puts_size = [], [], 0
         self._frames, self._frames_size = [], 0
 
-    def _add(self, first: int, frames: Sequence[bytes], due: int) -> None:
+    def _add(self, first: int, frames: list[bytes], due: int) -> None:
         head, payload = self._encoder.put(first, frames, due)
         self.puts.append(head)
         self.puts.append(payload)

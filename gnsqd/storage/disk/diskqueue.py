@@ -31,7 +31,7 @@ from gnsqd.shared.errors import NO_SPACE, StorageError, path_error
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
 from gnsqd.storage.files import rename_file, replace_file, sync_path, temporary_path, write_file
-from gnsqd.storage.syncer import GroupCommit, Syncer
+from gnsqd.storage.syncer import GroupCommit, Syncer, begin_greenlet
 
 PUT_BACK_BATCH = 256  # messages
 HEAD_SIZE = 8  # bytes, of a timestamp
@@ -79,7 +79,7 @@ class DiskQueue:
         self._unsaved_reads = 0  # records consumed behind it
         self._save_pending = False  # no sync has written it yet
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
-        self._syncs = GroupCommit(f"sync:{name}", self._sync)
+        self._syncs = GroupCommit(begin_greenlet(f"sync:{name}", self._sync))
         self._closed = False
         self.due_times = DueTimes(name, self._files.due_times_path, log, syncer)
         if self._opening.corrected:

@@ -6,7 +6,7 @@ from gevent.event import AsyncResult, Event
 
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage import syncer
-from gnsqd.storage.syncer import GroupCommit
+from gnsqd.storage.syncer import GroupCommit, begin_greenlet
 
 PATIENCE = 10.0  # seconds
 
@@ -19,7 +19,7 @@ class Disk:
         self.greenlets: list[object] = []  # that synced, one for each time
         self.begun = Event()
         self.outcome: AsyncResult[StorageError | None] = AsyncResult()
-        self.commits = GroupCommit("sync:test", self.sync)
+        self.commits = GroupCommit(begin_greenlet("sync:test", self.sync))
 
     def sync(self) -> StorageError | None:
         self.greenlets.append(gevent.getcurrent())
@@ -101,27 +101,6 @@ def test_an_error_reaches_all_who_wait_and_the_next_sync_may_work(error: Storage
     all_done([again])
 
 
-@pytest.mark.parametrize("end", ["linger", "close"])
-def test_one_greenlet_makes_all_syncs_until_there_are_none(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syncer, "LINGER_SECONDS", PATIENCE)
-    disk = Disk()
-    for number in range(3):
-        if end == "linger" and number == 2:
-            monkeypatch.setattr(syncer, "LINGER_SECONDS", 0.2)
-        waiting = disk.commit()
-        disk.end_sync()
-        all_done([waiting])
-    (greenlet,) = set(disk.greenlets)
-    assert isinstance(greenlet, gevent.Greenlet)
-    assert greenlet.name == "sync:test"
-    if end == "close":
-        assert not greenlet.ready()
-        disk.commits.close()
-        assert greenlet.ready()
-    greenlet.join(timeout=PATIENCE)
-    assert greenlet.ready()
-
-
 def test_closing_waits_for_the_sync_under_way() -> None:
     disk = Disk()
     waiting = disk.commit()
@@ -132,16 +111,3 @@ def test_closing_waits_for_the_sync_under_way() -> None:
     disk.end_sync()
     closing.get(timeout=PATIENCE)
     all_done([waiting])
-
-
-def test_closing_right_behind_a_start_does_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syncer, "LINGER_SECONDS", 2 * PATIENCE)
-    disk = Disk()
-    waiting = disk.commit()
-    disk.end_sync()
-    all_done([waiting])
-    disk.outcome.set(None)
-    disk.commits.start()  # rings, and so does the close
-    with gevent.Timeout(PATIENCE):
-        disk.commits.close()
-    assert len(disk.greenlets) == 2

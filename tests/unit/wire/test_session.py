@@ -1,6 +1,8 @@
 """Turns of the protocol's greenlets that no client can bring about at will; the rest is in behaviour/."""
 
+import errno
 import gc
+import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -29,7 +31,7 @@ from gnsqd.wire.codec import ClientError, frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import Session
 from kit.daemons import is_readable
-from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, disk_queue_of, eventually, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, disk_queue_of, eventually, publish, settle
 
 
 class Served:
@@ -83,6 +85,7 @@ class Served:
         self.theirs.close()
         for topic in self.around.registry.topics.values():
             topic.close()
+        self.around.registry.topics.clear()  # another client may share them
         if self._channel is not None:
             disk_queue_of(self._channel).close()
         self.around.syncer.stop()
@@ -92,8 +95,10 @@ class Served:
 def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     running = []
 
-    def start(options: Options | None = None, authenticate: Authenticate | None = None) -> Served:
-        running.append(Served(Fakes(tmp_path, options or Options(), Syncer()), authenticate))
+    def start(
+        options: Options | None = None, authenticate: Authenticate | None = None, around: Fakes | None = None
+    ) -> Served:
+        running.append(Served(around or Fakes(tmp_path, options or Options(), Syncer()), authenticate))
         return running[-1]
 
     yield start
@@ -383,7 +388,7 @@ def test_all_topics_are_written_before_a_client_waits_or_is_refused(serve: Calla
     logs: list[Any] = [around.registry.get_topic(name).write_ahead for name in ("t", "u", "v")]
     calls: list[str] = []
     for number, log in enumerate(logs):
-        log.write.side_effect = partial(calls.append, f"write {number}")
+        log.write.side_effect = lambda _, number=number: calls.append(f"write {number}")
         log.wait_synced.side_effect = partial(calls.append, f"wait {number}")
     published = b"PUB t\n\0\0\0\1xPUB u\n\0\0\0\1xPUB v\n\0\0\0\1x"
     served.session.decoder.feed(published)
@@ -429,3 +434,36 @@ def test_consumer_that_comes_during_a_deletion_waits_for_its_end(
     assert served.theirs.recv(100) == frame(FRAME_TYPE_RESPONSE, b"OK")
     new = registry.topics["t"].channels["c"]
     assert (new is channel, list(new.clients)) == (False, [1])
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+def test_publishers_of_a_turn_share_a_write_that_keeps_or_fails_all_of_them(
+    serve: Callable[..., Served], durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = serve(Options(durability=durability))
+    clients = [first, serve(around=first.around)]
+    topic = first.around.registry.get_topic("t")
+    channel = topic.get_channel("c")
+    publish(topic, b"the first one, which begins a file")
+    writes: list[int] = []
+    pwritev = os.pwritev
+
+    def write(descriptor: int, parts: list[bytes], position: int) -> int:
+        writes.append(position)
+        if refuses:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pwritev(descriptor, parts, position)
+
+    for client in clients:
+        client.start("IOLoop")
+    settle()
+    monkeypatch.setattr(os, "pwritev", write)
+    for refuses, answer in ((False, b"OK"), (True, b"E_PUB_FAILED PUB failed write ")):
+        writes.clear()
+        for client in clients:
+            client.theirs.sendall(b"PUB t\n\0\0\0\1x")
+        eventually(lambda: all(is_readable(client.theirs, 0) for client in clients))
+        for client in clients:
+            assert client.theirs.recv(100)[8:].startswith(answer)
+        assert refuses or len(writes) == 1
+        assert channel.depth == 3

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gevent import spawn
@@ -20,7 +21,7 @@ from gnsqd.shared.journal.records import PUT_HEAD, decode_put, split_frames
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.spans import Spans
 from gnsqd.storage.files import sync_files
-from gnsqd.storage.syncer import Syncer
+from gnsqd.storage.syncer import Callback, Syncer
 from unit.broker.fakes import MINUTE, publish, settle
 from unit.queues.journal.test_backend import FAR, Journaled, channel, daemons_of
 from unit.queues.journal.test_lost_messages import journal_of
@@ -53,17 +54,23 @@ def test_what_no_fsync_has_confirmed_is_not_in_the_range(
     channel(daemon)
     publish(daemon.topic, b"1")
     begun, going_on = Event(), Event()
-    sync, fails = syncer.run, [True]
+    start, fails = syncer.start, [True]
 
-    def slow(function: object, *arguments: object) -> object:
-        if function is sync_files:
+    def go_on(report: Callback, *call: Any) -> None:
+        going_on.wait(10)
+        if fails.pop():
+            report((None, StorageError("sync: input/output error")))
+        else:
+            start(report, *call)
+
+    def slow(report: Callback, *call: Any) -> None:
+        if call[0] is sync_files:
             begun.set()
-            going_on.wait(10)
-            if fails.pop():
-                raise StorageError("sync: input/output error")
-        return sync(function, *arguments)  # type: ignore[arg-type]
+            spawn(go_on, report, *call)
+        else:
+            start(report, *call)
 
-    monkeypatch.setattr(syncer, "run", slow)
+    monkeypatch.setattr(syncer, "start", slow)
     commit = spawn(publish, daemon.topic, b"2")
     begun.wait(10)
     assert read(daemon) == [(1, b"1")]

@@ -12,7 +12,7 @@ from gnsqd.log import Level, Logger
 from gnsqd.queues.journal import segments
 from gnsqd.queues.journal.journal import Journal
 from gnsqd.queues.journal.journals import Journals
-from gnsqd.storage.syncer import Syncer
+from gnsqd.storage.syncer import Callback, Syncer
 from kit.observers import opened
 from unit.queues.journal.topics import frame, journal_options, notes, read_all
 
@@ -84,7 +84,7 @@ def test_file_is_not_closed_while_an_fsync_of_it_goes_on(
     first.commit()
     synced = []
 
-    def sync_files_late(work: Callable[..., None], descriptors: list[int], *arguments: object) -> None:
+    def sync_files_late(report: Callback, work: Callable[..., None], descriptors: list[int], *_: object) -> None:
         before = [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors]
         first.states.reset(first.states.queues[0])
         first.flush()  # of notes, which nobody waits for
@@ -92,10 +92,11 @@ def test_file_is_not_closed_while_an_fsync_of_it_goes_on(
             journal.states.reset(journal.states.queues[0])
             journal.flush()
         synced.append(before == [os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in descriptors])
+        report((None, None))
 
     first.states.reset(first.states.queues[0])
     with monkeypatch.context() as patch:
-        patch.setattr(syncer, "run", sync_files_late)
+        patch.setattr(syncer, "start", sync_files_late)
         first.commit()
     assert synced == [True]
 
