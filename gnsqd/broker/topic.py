@@ -15,7 +15,7 @@ from gnsqd.broker.channel import MAX_TAKE_BYTES, Channel
 from gnsqd.broker.environment import Environment
 from gnsqd.broker.rules import Rules
 from gnsqd.broker.topology import TopologyChannel
-from gnsqd.hub.cooperative import WouldYield, stand_in_line, yield_turn
+from gnsqd.hub.cooperative import Report, WouldYield, stand_in_line, yield_turn
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.queues.backend import Left
 from gnsqd.queues.message import BODY_AT, Message, new_messages
@@ -23,7 +23,6 @@ from gnsqd.queues.ordering import set_ordered
 from gnsqd.queues.queue import Queue
 from gnsqd.shared.errors import BrokerError, NotFound, StorageError
 from gnsqd.shared.names import is_ephemeral
-from gnsqd.storage.syncer import Report
 
 MAX_BATCH = 256
 MAX_PUT = 2048  # messages that are put at once, or fewer:

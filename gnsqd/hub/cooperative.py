@@ -20,6 +20,7 @@ Line = list[Doorbell]  # of greenlets, of which the first has its turn
 _publishers: Line = []
 
 T = TypeVar("T")
+Report = Callable[[Exception | None], None]  # of a commit: called with its error, None if it worked
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]  # starts a greenlet by its name
 
 

@@ -18,6 +18,7 @@ from gevent import get_hub, spawn
 from gevent.event import AsyncResult, Event
 from gevent.hub import Waiter
 
+from gnsqd.hub.cooperative import Report
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage.files import temporary_path
 
@@ -31,7 +32,6 @@ T = TypeVar("T")
 
 Outcome = tuple[Any, Any]  # what was returned; what was raised, or None
 Callback = Callable[[Outcome], object]
-Report = Callable[[Exception | None], None]  # of a commit: called with the error, None if it worked
 Job = tuple[Callback, Callable[..., Any], tuple[object, ...]]
 
 

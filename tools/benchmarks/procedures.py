@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from benchmarks import queues
@@ -93,9 +92,9 @@ def nodes(daemon: Instance, load: BenchmarkLoad) -> Measurement:
 
 
 def _rates(daemons: Sequence[Instance], load: BenchmarkLoad) -> list[float]:
-    one = partial(both(queues.connections() // len(daemons), batch=20), load=load)
+    publish_and_consume = both(queues.connections() // len(daemons), batch=20)
     with ThreadPoolExecutor(len(daemons)) as threads:
-        return [measurement.value for measurement in threads.map(one, daemons)]
+        return [measured.value for measured in threads.map(publish_and_consume, daemons, [load] * len(daemons))]
 
 
 TRIPS = 500  # per second, which leaves the daemon idle for most of the time

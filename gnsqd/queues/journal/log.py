@@ -13,6 +13,7 @@ from functools import partial
 from sys import maxsize
 from time import monotonic
 
+from gnsqd.hub.cooperative import Report
 from gnsqd.hub.doorbell import Doorbell
 from gnsqd.log import Logger
 from gnsqd.options import Options
@@ -24,7 +25,7 @@ from gnsqd.shared.journal.records import EPOCH, RETENTION, Encoder, Mark, PutBat
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.storage.files import sync_directory, sync_files, sync_path
-from gnsqd.storage.syncer import GroupCommit, Outcome, Report, Syncer
+from gnsqd.storage.syncer import GroupCommit, Outcome, Syncer
 
 MAX_SEGMENT = 64 * 1024 * 1024  # bytes
 MIN_ROLL = 4 * 1024 * 1024  # bytes, before a segment without live messages is left

@@ -16,7 +16,7 @@ from time import monotonic
 
 from gevent.lock import Semaphore
 
-from gnsqd.hub.cooperative import Turns, yield_turn
+from gnsqd.hub.cooperative import Report, Turns, yield_turn
 from gnsqd.log import Logger
 from gnsqd.queues.backend import Left
 from gnsqd.queues.disk import MAX_FLUSH, flush_messages, keep_delays, read_messages
@@ -31,7 +31,6 @@ from gnsqd.shared.journal.spans import Spans
 from gnsqd.shared.names import is_ephemeral
 from gnsqd.storage.disk.diskqueue import DiskQueue
 from gnsqd.storage.files import sync_directory
-from gnsqd.storage.syncer import Report
 
 IMPORT_BATCH = 4000  # messages: some 10 ms, and an fsync of the read position
 MAX_BYTES = 1 << 20  # in one step
