@@ -113,7 +113,8 @@ class Topic:
                 self._hand_over(messages)
                 return
         try:
-            self._doorbell.ring()
+            if flowing:
+                self._doorbell.ring()
             queue.put(messages, count if flowing else 0)
         except StorageError as error:
             self._log.error("TOPIC(%s) ERROR: failed to write message to backend - %s", self.name, error)

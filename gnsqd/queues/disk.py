@@ -36,7 +36,7 @@ class DiskBackend(Backend):
 
     def _changed(self) -> None:
         self.count = self.disk_queue.depth
-        self.unsynced = True
+        self.unsynced = self.disk_queue.is_behind()
 
     @property
     def size(self) -> int:
@@ -99,7 +99,8 @@ class DiskBackend(Backend):
         return self.drop(MAX_STEP, maxsize, horizon)[0] if self.front() < horizon else 0
 
     def wait_synced(self) -> None:
-        self.unsynced = not self.disk_queue.wait_synced()
+        self.disk_queue.wait_synced()
+        self._changed()
 
     def empty(self) -> None:
         try:

@@ -30,4 +30,5 @@ cdef class DiskQueue:
     cdef _check_tail(self)
     @cython.locals(unsaved=cython.longlong, behind=cython.longlong)
     cdef _note(self, long long operations, ends=*)
+    cpdef bint is_behind(self) except -1
     cpdef bint wait_synced(self) except -1

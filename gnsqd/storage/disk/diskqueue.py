@@ -378,10 +378,14 @@ class DiskQueue:
         self._unsaved_reads = reads
         self._save_pending = True
 
+    def is_behind(self) -> bool:
+        """True if more than sync-every operations are not fsynced: `wait_synced` has to wait."""
+        return self._operations - self._synced_operations > self._sync_every
+
     def wait_synced(self) -> bool:
         """Returns when at most sync-every operations are not fsynced; False if that fails, which is logged. May
         yield."""
-        while self._operations - self._synced_operations > self._sync_every:
+        while self.is_behind():
             if self._syncs.start().get() is not None:
                 return False
         return True
