@@ -7,6 +7,7 @@ reading it and the last channel taking it nothing else runs, so emptying, deleti
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from time import monotonic, time_ns
+from typing import Any
 
 from gevent import get_hub
 
@@ -62,9 +63,11 @@ class Topic:
         self._store = environment.open_store(name)
         self.queue = self._store.queue
         self.write_ahead = self._store.write_ahead
-        loop = get_hub().loop
-        # Called before anything else that the turn has woken: consumers get nothing that is not written yet.
-        self._turn_end = loop.prepare(priority=loop.MAXPRI)
+        self._turn_end: Any = None
+        if self.write_ahead is not None:
+            loop = get_hub().loop
+            # Called before all greenlets that the turn has woken: consumers get nothing that is not written yet.
+            self._turn_end = loop.prepare(priority=loop.MAXPRI)
         self._reports: list[Report] = []  # of publishers that wait for the next write
         self.bounds: Bounds | None = None
         if environment.options.bounded:
@@ -384,4 +387,5 @@ class Topic:
         self._log.info("TOPIC(%s): %s", self.name, how)
         self._doorbell.ring()
         self._pump.join()
-        self._turn_end.close()
+        if self._turn_end is not None:
+            self._turn_end.close()

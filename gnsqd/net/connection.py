@@ -316,6 +316,8 @@ class Connection:
                 if monotonic() > end:
                     raise timed_out from None
                 wait_write(self._socket.fileno(), timeout or None, timed_out)
+                # The socket has woken this greenlet in the middle of a turn, whose publishes may not be written yet.
+                yield_turn()
             except OSError as error:
                 raise self._failed("write", error) from error
 

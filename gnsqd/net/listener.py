@@ -59,6 +59,11 @@ class Listener:
         self._doorbell = Doorbell()
         self.greenlets: set[Greenlet[..., None]] = set()
         self._family = int(self._socket.family)
+        if self._family != socket.AF_UNIX:  # accepted sockets inherit these, without four calls of the system for each
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
         name = self._socket.getsockname()
         self.address = format_address(name)
         self.port = int(name[1]) if isinstance(name, tuple) else -1
@@ -182,11 +187,6 @@ def _listen(address: str, tcp_only: bool) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        if family != socket.AF_UNIX:  # accepted sockets inherit these, without four calls of the system for each
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            listener.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
         try:
             listener.bind(bind_address)
         except OSError as error:

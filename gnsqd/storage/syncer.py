@@ -194,6 +194,7 @@ class GroupCommit:
     def __init__(self, begin: Callable[[Report], None]) -> None:
         self._begin = begin
         self._waiting: list[tuple[Callable[[], bool], Report, int]] = []
+        self._count = 0  # of publishers that wait
         self._group = 0  # how many waited for the last
         self._began = self._seconds = 0.0  # when the last began (perf_counter), and how long it took
         self._is_busy = False  # one is under way, or to begin at the end of
@@ -211,6 +212,7 @@ class GroupCommit:
         """Has `report` called, on behalf of `count` that wait, once `is_done()`, which syncs bring about, or with the
         error when one fails. Never yields, nor must `report`."""
         self._waiting.append((is_done, report, count))
+        self._count += count
         self._start()
 
     def wait(self, is_done: Callable[[], bool]) -> None:
@@ -227,20 +229,17 @@ class GroupCommit:
     def close(self) -> None:
         """Waits until no sync is under way. Yields."""
         while self._is_busy:
-            self._rest = Event()
+            self._rest = self._rest or Event()
             self._rest.wait()
-
-    def _count(self) -> int:
-        return sum(count for _, _, count in self._waiting)
 
     def _start(self) -> None:
         if self._gathering is not None:
-            if self._count() >= self._group:
+            if self._count >= self._group:
                 self._sync()
         elif not self._is_busy:
             self._is_busy = True
             # Publishers of the last fsync are likely to come again: one serves all, if they come soon.
-            if self._count() < self._group:
+            if self._count < self._group:
                 self._gathering = get_hub().loop.timer(min(self._seconds * GATHER_SHARE, MAX_GATHER_SECONDS))
                 self._gathering.start(self._sync)
             else:
@@ -250,14 +249,15 @@ class GroupCommit:
         if self._gathering is not None:
             self._gathering.close()
             self._gathering = None
-        self._group = self._count()
+        self._group = self._count
         self._began = perf_counter()
         self._begin(self._end)
 
     def _end(self, error: Exception | None) -> None:
         self._seconds = perf_counter() - self._began
-        self._group = max(self._group, self._count())
+        self._group = max(self._group, self._count)
         waiting, self._waiting = self._waiting, []
+        self._count = 0
         outcome, self._outcome = self._outcome, None
         if outcome is not None:
             outcome.set(error)
@@ -266,11 +266,13 @@ class GroupCommit:
                 report(error)
             else:
                 self._waiting.append((is_done, report, count))  # it came during this one
+                self._count += count
         self._is_busy = False
         if self._waiting or self._outcome is not None:
             self._start()
         elif self._rest is not None:
             self._rest.set()
+            self._rest = None
 
 
 def begin_greenlet(name: str, run_sync: Callable[[], StorageError | None]) -> Callable[[Report], None]:

@@ -11,7 +11,7 @@ from time import monotonic
 from unittest.mock import Mock
 
 import pytest
-from gevent import sleep, spawn
+from gevent import get_hub, sleep, spawn
 
 import gnsqd.net.connection
 from gnsqd.net.connection import Connection, Receiver
@@ -95,6 +95,45 @@ def test_reader_that_takes_a_little_now_and_then_is_given_up(ends: Ends, monkeyp
     with pytest.raises(TimeoutError, match="^write unix .*: i/o timeout$"):
         connection.send([bytes(4 << 20)])
     sipping.kill()
+
+
+def test_sender_that_waited_for_the_socket_goes_on_after_the_end_of_the_turn() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    connection = Connection(ours, "peer")
+    loop = get_hub().loop
+    input, end_of_turn = loop.io(ours.fileno(), 1), loop.prepare(priority=loop.MAXPRI)
+    steps: list[str] = []
+
+    def send() -> None:
+        with suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(65536))
+        connection.send([b"x"])
+        steps.append("sent")
+
+    def on_input() -> None:
+        input.stop()
+        end_of_turn.start(on_end_of_turn)
+
+    def on_end_of_turn() -> None:
+        end_of_turn.stop()
+        steps.append("written")
+
+    sender = spawn(send)
+    sleep(0)
+    input.start(on_input)
+    with suppress(BlockingIOError):
+        while theirs.recv(65536):
+            pass
+    theirs.send(b"x")
+    sender.join()
+    assert steps == ["written", "sent"]
+    for watcher in (input, end_of_turn):
+        watcher.close()
+    connection.close()
+    theirs.close()
 
 
 class Recorder:
