@@ -188,36 +188,34 @@ class Syncer:
 
 
 class GroupCommit:
-    """Has all that wait share a sync, one at a time: `begin(report)` begins one, and has `report` called with the error
-    in the end, None if it worked. Neither yields."""
+    """Has all that wait share a sync, one at a time: `begin(report)` begins one, and calls `report` at its end, with the
+    error or None. Neither yields."""
 
     def __init__(self, begin: Callable[[Report], None]) -> None:
         self._begin = begin
         self._waiting: list[tuple[Callable[[], bool], Report, int]] = []
         self._group = 0  # how many waited for the last
         self._began = self._seconds = 0.0  # when the last began (perf_counter), and how long it took
-        self._is_busy = False  # one is under way, or to begin at the end of
+        self._is_busy = False  # a sync is under way, or will begin when `_gathering` ends
         self._gathering: Any = None  # a timer
-        self._outcome: AsyncResult[Exception | None] | None = None  # of the one to come or under way
-        self._rest: Event | None = None  # that somebody waits for: none is
 
     def start(self) -> "AsyncResult[Exception | None]":
         """Returns the outcome of the sync that is under way, or of a new one. Never yields."""
-        outcome = self._outcome = self._outcome or AsyncResult()
-        self._start()
+        outcome: AsyncResult[Exception | None] = AsyncResult()
+        self.call(lambda: True, outcome.set, 0)
         return outcome
 
-    def call(self, is_done: Callable[[], bool], report: Report, count: int = 1) -> None:
-        """Has `report` called, on behalf of `count` that wait, once `is_done()`, which syncs bring about, or with the
-        error when one fails. Never yields, nor must `report`."""
+    def call(self, is_done: Callable[[], bool], report: Report, count: int) -> None:
+        """Calls `report`, on behalf of `count` callers, at the end of the first sync after which `is_done()`, or of one
+        that fails, with the error. Never yields; nor must `report`."""
         self._waiting.append((is_done, report, count))
         self._start()
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Waits until `is_done()`, which syncs bring about; raises StorageError when one fails. Yields."""
+        """Returns when `is_done()`, which syncs bring about; raises StorageError when one fails. Yields."""
         if not is_done():
             outcome: AsyncResult[Exception | None] = AsyncResult()
-            self.call(is_done, outcome.set)
+            self.call(is_done, outcome.set, 1)
             error = outcome.get()
             if isinstance(error, StorageError):
                 raise StorageError(str(error)) from error.__cause__
@@ -227,8 +225,7 @@ class GroupCommit:
     def close(self) -> None:
         """Waits until no sync is under way. Yields."""
         while self._is_busy:
-            self._rest = Event()
-            self._rest.wait()
+            self.start().wait()
 
     def _count(self) -> int:
         return sum(count for _, _, count in self._waiting)
@@ -258,26 +255,20 @@ class GroupCommit:
         self._seconds = perf_counter() - self._began
         self._group = max(self._group, self._count())
         waiting, self._waiting = self._waiting, []
-        outcome, self._outcome = self._outcome, None
-        if outcome is not None:
-            outcome.set(error)
         for is_done, report, count in waiting:
             if error is not None or is_done():
                 report(error)
             else:
                 self._waiting.append((is_done, report, count))  # it came during this one
         self._is_busy = False
-        if self._waiting or self._outcome is not None:
+        if self._waiting:
             self._start()
-        elif self._rest is not None:
-            self._rest.set()
 
 
-def begin_greenlet(name: str, run_sync: Callable[[], StorageError | None]) -> Callable[[Report], None]:
-    """Returns what a GroupCommit takes: a sync by `run_sync()`, which returns the error if that failed, and yields, in
-    a greenlet."""
+def begin_in_greenlet(name: str, run_sync: Callable[[], StorageError | None], report: Report) -> None:
+    """Begins, in a greenlet, a sync of a GroupCommit: `run_sync()` returns the error if it failed, and yields."""
 
-    def sync(report: Report) -> None:
+    def sync() -> None:
         try:
             error: Exception | None = run_sync()
         except Exception as bug:
@@ -285,7 +276,4 @@ def begin_greenlet(name: str, run_sync: Callable[[], StorageError | None]) -> Ca
             raise
         report(error)
 
-    def begin(report: Report) -> None:
-        spawn(sync, report).name = name
-
-    return begin
+    spawn(sync).name = name
