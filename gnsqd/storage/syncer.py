@@ -188,8 +188,8 @@ class Syncer:
 
 
 class GroupCommit:
-    """Has all that wait share a sync, one at a time: `begin(report)` begins one, and calls `report` at its end, with the
-    error or None. Neither yields."""
+    """Has all that wait share a sync, one at a time: `begin(report)` begins one, and calls `report` at its end, with
+    the error or None. Neither yields."""
 
     def __init__(self, begin: Callable[[Report], None]) -> None:
         self._begin = begin
