@@ -256,7 +256,7 @@ class Topic:
                 raise BrokerError("exiting")
             queue = self._store.channel_queue(name, past)
             new_channel = TopologyChannel if self._environment.options.has_topology else Channel
-            # Compiled, `self._doorbell.ring` would be the C function of a cpdef.
+            # A lambda: Cython passes `self._doorbell.ring` as a pointer of another type, which GCC 14 refuses.
             channel = self.channels[name] = new_channel(
                 self.name, name, self._environment, queue, self._delete_soon, lambda: self._doorbell.ring()
             )

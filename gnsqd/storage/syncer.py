@@ -59,7 +59,7 @@ class Syncer:
         self._free = Event()
         self._deadlines: dict[Syncable, int] = {}  # in order, because all have the same timeout
         self._noted = Event()
-        self._syncing = 0  # queues that were due
+        self._syncing = 0  # syncs that syncLoop has started
         self._stopped = False
         self._removed: deque[tuple[Callable[[Any], None], object]] = deque()  # what frees their blocks: a call each
         self._freeing = False

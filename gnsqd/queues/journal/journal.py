@@ -43,7 +43,7 @@ class Journal:
         self.topic = topic
         self.closed = False
         self._on_dirty = on_dirty
-        self._dirty = False  # since the last `retry`
+        self._dirty = False  # `on_dirty` was called since the last `retry`
         self._write_failed: StorageError | None = None  # the error of the last write
         self._reserve = reserve
         self.replay = Replay(topic, logger, repairs=True)

@@ -297,7 +297,7 @@ class LogTail:
 
     def _release(self, file: AppendedFile) -> None:
         """Lets it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
-        if not self._unconfirmed and not self._syncing and self._log.open_files.latest is not file:
+        if not self._unconfirmed and not self._syncing:
             file.release()
 
     def go_on_in(self, file: AppendedFile) -> None:
