@@ -1,11 +1,6 @@
 """The `gnsqd` command; the daemon itself is `gnsqd.nsqd`."""
 
-import gc
 import sys
-
-if __name__ == "__main__":
-    gc.disable()  # as in `quick_start`
-
 from contextlib import AbstractContextManager, nullcontext
 
 from gnsqd import process

@@ -110,7 +110,7 @@ class ServiceManager:
     def _send(self, *lines: str) -> None:
         if not self._address:
             return
-        import gevent.socket  # few need it
+        import gevent.socket  # late, as only a service manager needs it
 
         try:
             if not self._address.startswith(("/", "@")):  # such as a hypervisor's vsock

@@ -51,7 +51,7 @@ class Level(enum.IntEnum):
                 return level
         raise ValueError(f"invalid log level '{text}' (debug, info, warn, error, fatal)")
 
-    @functools.cached_property  # an enum takes longer for a name than all else in a line
+    @functools.cached_property  # the name of an enum's member takes longer than the rest of a line
     def word(self) -> str:
         """The word in a log line; `warn` in the flag is `WARNING` in the line."""
         return "WARNING" if self is Level.WARN else self.name

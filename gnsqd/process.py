@@ -120,7 +120,7 @@ def serve(new_daemon: "Callable[[], DaemonProcess]") -> int:
 
 
 def end(code: int) -> NoReturn:
-    """Ends as Python does, except that no module is taken apart, which costs more than all else of a short run."""
+    """Ends as Python does, but without taking modules apart, which takes longer than everything else in a short run."""
     if threading := sys.modules.get("threading"):
         threading._shutdown()
     atexit._run_exitfuncs()

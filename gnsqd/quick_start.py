@@ -5,7 +5,6 @@ reach the fork, and both end together. The first command starts that process. It
 get no fork.
 """
 
-import gc
 import os
 import sys
 from importlib import import_module
@@ -31,7 +30,6 @@ def gnsqlookupd() -> NoReturn:
 
 def _run(module: str) -> NoReturn:
     _run_as_fork(module)
-    gc.disable()  # until the daemon serves: next to none of what is imported is garbage
     from gnsqd import process
 
     process.end(import_module(f"{module}.__main__").main())

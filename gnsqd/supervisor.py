@@ -34,19 +34,14 @@ class Supervisor:
 
     def spawn(self, name: str, body: Callable[[], None]) -> "Greenlet[..., None]":
         """Starts a greenlet that the daemon cannot do without."""
-        started = Greenlet(body)
-        started.name = name
-        started.start()
+        started = _start(Greenlet(body), name)
         self._running.add(started)
         started.rawlink(self._running.discard)
         return started
 
     def spawn_for_client(self, name: str, body: Callable[[], None]) -> "Greenlet[..., None]":
         """Starts a greenlet that serves one client; `body` itself ensures that the client is gone when it ends."""
-        started = _ForClient(body)
-        started.name = name
-        started.start()
-        return started
+        return _start(_ForClient(body), name)
 
     def run(self, name: str, body: Callable[[], None]) -> None:
         """Calls `body` here, with the error handling of a greenlet of `spawn`."""
@@ -117,3 +112,9 @@ class DaemonProcess(ABC):
 
 class _ForClient(Greenlet):  # type: ignore[misc]  # gevent has no types at run time
     """Serves one client."""
+
+
+def _start(started: "Greenlet[..., None]", name: str) -> "Greenlet[..., None]":
+    started.name = name
+    started.start()
+    return started

@@ -209,7 +209,7 @@ class Channel:
             if self.on_taken is not None:
                 self.on_taken(client, candidates)
             if sample_rate:
-                from random import random  # few ask for samples
+                from random import random  # imported late, as few clients ask for a sample
 
                 chosen = [message for message in candidates if random() * 100 < sample_rate]
             taken = self.in_flight.push(chosen, client.id, now, timeout)
@@ -255,7 +255,8 @@ class Channel:
         self._wake_at(self.deferred.next_due)
 
     def finish_run(self, client_id: int, fins: bytes) -> int:
-        """Executes FINs, up to the first whose message `client_id` does not have in flight; returns their number."""
+        """Executes FINs, a result of `Decoder.next_fins`, up to the first whose message `client_id` does not have in
+        flight; returns their number."""
         messages = self.in_flight.pop_run(fins, client_id)
         self._note_finished(messages)
         return len(messages)

@@ -58,8 +58,8 @@ class InFlight:
         return [message for message in messages if by_id.get(id_at(message.frame, ID_AT)) is message]
 
     def pop_run(self, fins: bytes, client_id: int) -> list[Message]:
-        """Removes and returns the messages of these FINs, a result of `Decoder.next_fins`, up to the first that is not
-        in flight to `client_id`."""
+        """Removes and returns the messages of these FINs, a result of `Decoder.next_fins`, up to the first message that
+        is not in flight to `client_id`."""
         popped: list[Message] = []
         at = FIN_ID_AT
         while at < len(fins):

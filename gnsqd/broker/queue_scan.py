@@ -34,7 +34,7 @@ class QueueScan:
         self._log = log
         self._spawn = spawn
         self._due: deque[Channel] = deque()
-        self._bell = Event()  # of the workers: something is due, or it is the end
+        self._bell = Event()  # wakes workers when something is due, and at the end
         self._alarms: dict[int, tuple[int, Channel]] = {}  # by id(); monotonic ns
         self._heap: list[tuple[int, int]] = []
         self._doorbell = Doorbell()

@@ -66,9 +66,10 @@ class Topic:
         self._turn_end: Any = None
         if self.write_ahead is not None:
             loop = get_hub().loop
-            # Called before all greenlets that the turn has woken: consumers get nothing that is not written yet.
+            # With the highest priority, it is called before all greenlets that the turn has woken: consumers get
+            # nothing that is not written yet.
             self._turn_end = loop.prepare(priority=loop.MAXPRI)
-        self._reports: list[Report] = []  # of publishers that wait for the next write
+        self._reports: list[Report] = []  # of publishers that wait for `_turn_end`
         self.bounds: Bounds | None = None
         if environment.options.bounded:
             self.bounds = Bounds(name, self.queue, self.channels, environment.options, environment.free_disk)
@@ -181,8 +182,8 @@ class Topic:
         return self.commits_at_once() and not _is_large(bodies) and self.puts_surely(len(bodies))
 
     def puts_surely(self, count: int) -> bool:
-        """True if `publish` puts `count` messages, not a large batch, without a failure after that of another."""
-        # Bounds may refuse some of them, and what they drop from the disk is to be committed. A log keeps all or none.
+        """True if `publish` puts all of `count` messages, or none of them; they are not a large batch."""
+        # Bounds may refuse some, and drop others from the disk, which needs a commit. A log keeps all or none.
         return self.bounds is None and (self.write_ahead is not None or self.queue.has_room(count))
 
     def commit(self) -> None:
@@ -193,7 +194,7 @@ class Topic:
 
     def commit_soon(self, report: Report) -> bool:
         """Commits at the end of the loop's turn, in one write for all publishers of that turn, and has `report` called
-        on the hub; False if there is no log. To be called on the hub, by what has input."""
+        on the hub; returns False if there is no log. To be called on the hub."""
         if self.write_ahead is None:
             return False
         if not self._reports:
@@ -208,8 +209,9 @@ class Topic:
                 self.write()
 
     def write(self) -> None:
-        """Writes what was put, if there is a log; StorageError: it is dropped, unless a consumer has any of it. To be
-        called before anything else runs, or `commit_soon`: all publishers of what is dropped have to know."""
+        """Writes what was put, if there is a log; StorageError: it is dropped, unless a consumer has any of it.
+        Publishers call this or `commit_soon` before anything else runs: so each gets the error if its messages are
+        dropped."""
         if self.write_ahead is not None:
             reports, self._reports = self._reports, []
             try:
@@ -258,7 +260,7 @@ class Topic:
                 raise BrokerError("exiting")
             queue = self._store.channel_queue(name, past)
             new_channel = TopologyChannel if self._environment.options.has_topology else Channel
-            # Compiled, `self._doorbell.ring` would be the C function of a cpdef.
+            # A lambda: Cython passes `self._doorbell.ring` as a pointer of another type, which GCC 14 refuses.
             channel = self.channels[name] = new_channel(
                 self.name, name, self._environment, queue, self._delete_soon, lambda: self._doorbell.ring()
             )

@@ -46,7 +46,7 @@ RESOLVE_INTERVAL = 60.0  # seconds until names are looked up again
 RESOLVE_PAUSE = 1.0  # the same when a peer failed; many may fail, and often
 
 # An answer with channels, which is parsed name by name: json would take seconds for the worst of MAX_CHANNELS_BODY.
-# The first one compiles the patterns.
+# The patterns are compiled when the first such answer arrives.
 _BEGIN = r'"channels"\s*:\s*\[\s*(?P<end>\])?'
 _NAME = r'\s*"(?P<name>[^"\\]*)"\s*(?:,|(?P<end>\]))'
 

@@ -20,7 +20,7 @@ Line = list[Doorbell]  # of greenlets, of which the first has its turn
 _publishers: Line = []
 
 T = TypeVar("T")
-Report = Callable[[Exception | None], None]  # of a commit: called with its error, None if it worked
+Report = Callable[[Exception | None], None]  # called at the end of a commit, with its error or None
 Spawn = Callable[[str, Callable[[], None]], "Greenlet[..., None]"]  # starts a greenlet by its name
 
 
@@ -42,8 +42,8 @@ def stand_in_line(line: Line = _publishers) -> None:
 
 @contextmanager
 def turn_in(line: Line) -> Iterator[None]:
-    """Waits until those before have left the line, and leaves it in the end. gevent's semaphores would load `logging`,
-    for which a start would take a twentieth longer. Yields if others are in the line."""
+    """Waits until this greenlet is first in the line, and removes it at the end. Yields unless the line is empty."""
+    # gevent's semaphores do the same, but load `logging`: a start would take a twentieth longer.
     bell = Doorbell()
     line.append(bell)
     try:

@@ -30,8 +30,8 @@ class Doorbell:
     def wait(self, timeout: float = -1.0, answer: Callable[[], bool] | None = None) -> None:
         """Waits until the bell was rung, or `timeout` seconds (negative: no limit). Yields unless it was rung.
 
-        A switch to the waiter and back takes longer than most of what it is woken for. So `answer`, which must not
-        yield, is called on the hub first: as long as it returns True, the waiter goes on waiting."""
+        A switch to the waiter and back takes longer than most work that a ring causes. So the hub first calls `answer`,
+        which must not yield: if it returns True, the waiter goes on waiting."""
         if not self._rung:
             timer = None if timeout < 0 else self._hub.loop.timer(timeout)
             if timer is not None:
@@ -51,7 +51,7 @@ class Doorbell:
         if waiter is None:
             return
         if self._answer is not None:
-            self._rung = False  # or the rings from now on would be lost
+            self._rung = False  # before the call, so that a ring during the call is not lost
             try:
                 if self._answer():
                     return

@@ -68,7 +68,7 @@ class Polling:
 
 
 def shared_polling() -> Polling:
-    """Returns the object of this thread's hub, which has it as an attribute."""
+    """Returns the Polling of this thread's hub."""
     hub: Any = get_hub()
     if not hasattr(hub, "polling"):
         hub.polling = Polling()
@@ -77,7 +77,7 @@ def shared_polling() -> Polling:
 
 
 class Receiver:
-    """Takes what a connection receives: compiled, a subclass is called from C to C. This one keeps what comes first."""
+    """Takes what a connection receives: compiled, a subclass is called from C to C. This class keeps the first data."""
 
     def receive_data(self, data: bytes) -> bool:
         """Returns False if `Connection.feed` is to return. Must not yield."""
@@ -94,7 +94,7 @@ class Connection:
         self.read_deadline = 0.0
         self.write_timeout = 0.0
         self.resetting = False
-        self.paused = False  # what comes has to wait
+        self.paused = False  # input has to wait for the end of a commit
         self._layer: Layer | None = None
         self._unread = self._unsent = b""
         self._socket = sock
@@ -107,7 +107,7 @@ class Connection:
         self._receiver: Receiver | None = None  # of `feed`, while it waits
         self._closed = False  # on this side
         self._last = 0.0  # when what had arrived by then is dropped (monotonic)
-        self._senders: Line = []  # those that wait for the socket, and for one another
+        self._senders: Line = []  # greenlets that wait for the socket, or for their turn to send
         self._write_error = ""
 
     def is_receiving(self) -> bool:
@@ -115,13 +115,13 @@ class Connection:
         return self._reader is not None
 
     def pause(self) -> bool:
-        """Takes nothing more on the hub, until `paused` is reset: when there is something, `feed` returns True. False,
-        without effect, where `feed` itself has called the receiver. Never yields."""
+        """Stops giving input to the receiver, until `paused` is reset: if there is input before, `feed` returns True.
+        Returns False, without effect, unless the hub has called the receiver. Never yields."""
         self.paused = self._reader is not None
         return self.paused
 
     def end_feed(self) -> None:
-        """Has `feed` return True, if it waits. Never yields."""
+        """Lets `feed` return True, if it waits. Never yields."""
         reader: Any = self._reader
         if reader is not None:
             self._reader = None
@@ -178,7 +178,7 @@ class Connection:
         return more
 
     def __call__(self) -> None:
-        """Takes what there is to receive: compiled, the loop calls this for less than a method."""
+        """Takes the input that has arrived. The loop calls the object itself: compiled, a bound method costs more."""
         self._polling.note()
         if self._reader is None:
             self._endpoint.stop()
@@ -310,7 +310,7 @@ class Connection:
             try:
                 rest = rest[self._socket.send(rest) :]
             except BlockingIOError:
-                from gevent.socket import wait_write  # late, as few are so slow
+                from gevent.socket import wait_write  # imported late, as few clients are this slow
 
                 timed_out = TimeoutError(f"{self._describe('write')}: i/o timeout")
                 if monotonic() > end:

@@ -1,4 +1,5 @@
-"""Looks up addresses and connects to them as Go does, within a time limit. It loads gevent.socket, which few need."""
+"""Looks up addresses and connects to them as Go does, within a time limit. It is a module of its own because it
+loads gevent.socket, which few daemons need."""
 
 import socket
 from typing import Any

@@ -72,19 +72,19 @@ class Listener:
     def serve(
         self, kind: str, log: Logger, spawn: Callable[[socket.socket, str], "Greenlet[..., None]"], limit: int
     ) -> None:
-        """Calls `spawn` on the hub with each client's socket and address, until `close`; it starts a greenlet. Closes
-        new sockets while there are `limit` greenlets, 0 for no limit. Raises ListenerBroken if accepting fails for
-        good."""
+        """Calls `spawn`, which starts a greenlet, in the hub with each client's socket and address, until `close`.
+        Closes new sockets while there are `limit` greenlets, 0 for no limit. Raises ListenerBroken if accepting fails
+        for good."""
         if not self._inherited:
             log.info("%s: listening on %s", kind, self.address)
         was_full = False
         failure: OSError | None = None
 
         def accept() -> None:
-            """Accepts one client: the loop calls this for the next one when all others have had their turns."""
+            """Accepts one client. The loop calls this again for the next, after all other watchers and callbacks."""
             nonlocal failure, was_full
             try:
-                # `accept` makes enums of its constants, which takes longer than the call.
+                # `accept` converts the family and the type to enums, which takes longer than the system call.
                 descriptor, peer = self._socket._accept()  # type: ignore[attr-defined]
             except BlockingIOError:  # another process was faster
                 return
@@ -96,7 +96,7 @@ class Listener:
             accepted = socket.socket(self._family, socket.SOCK_STREAM, 0, descriptor)
             is_full = 0 < limit <= len(self.greenlets)
             if not is_full:
-                if self.port >= 0 and not hasattr(socket, "TCP_KEEPIDLE"):  # macOS: the one option not inherited
+                if self.port >= 0 and not hasattr(socket, "TCP_KEEPIDLE"):  # macOS: this option is not inherited
                     with suppress(OSError):  # nor can it be set for a client that is gone already
                         accepted.setsockopt(socket.IPPROTO_TCP, _TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
                 greenlet = spawn(accepted, format_address(peer))

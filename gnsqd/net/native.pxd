@@ -21,7 +21,7 @@ cdef class MessagesById:
     cdef Py_ssize_t _room  # for entries; there are twice as many slots, so that most ids have their own
     cdef Py_ssize_t _first
     cdef Py_ssize_t _end
-    cdef Py_ssize_t _expected  # the entry that was found last, or that comes after it if it was removed
+    cdef Py_ssize_t _expected  # the entry that was found last or, if it was removed, the next one
     cdef Py_ssize_t _length
 
     cdef get(self, Id id)

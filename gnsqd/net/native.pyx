@@ -262,7 +262,7 @@ cdef class MessagesById:
         cdef Py_ssize_t slot
         if not self._length:
             return NULL
-        # Most messages are finished in the order in which they were delivered, and looked up before they are removed.
+        # Most messages are finished in the order of their delivery, and each is looked up again to be removed.
         entry = &self._entries[self._expected]
         if self._expected < self._end and entry.id.low == id.low and entry.id.high == id.high and entry.message:
             return entry

@@ -78,16 +78,16 @@ def new_frames(id: int, timestamp: int, bodies: list[bytes]) -> list[bytes]:
 
 @cache
 def _last_digits() -> list[bytes]:
-    return [b"%03x" % number for number in range(1 << 12)]  # 0.5 ms, and `native` does not need it
+    return [b"%03x" % number for number in range(1 << 12)]  # late, as it takes 0.5 ms, and `native` does not need it
 
 
 def id_at(data: bytes, at: int) -> bytes:
-    """Returns the id in 16 bytes of `data`, which must have them. That of `native` is two numbers instead of an object,
-    and only a key of `new_by_id`."""
+    """Returns the 16 bytes of an id, which begins at `at` in `data` and must be complete. The function of `native`
+    returns two numbers instead of an object: only `new_by_id` accepts them, as a key."""
     return data[at : at + 16]
 
 
 def new_by_id() -> dict[bytes, Any]:
-    """Returns an empty dict of messages by their ids, results of `id_at`. That of `native` has `get`, `pop`,
-    `setdefault`, `values` and a length, and must not be changed while its values are iterated over."""
+    """Returns an empty dict of messages by their ids, results of `id_at`. The table of `native` has `get`,
+    `pop`, `setdefault`, `values` and a length, and must not be changed while its values are iterated over."""
     return {}

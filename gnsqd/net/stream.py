@@ -84,7 +84,7 @@ class DeflateLayer:
     def __init__(self, level: int) -> None:
         from zlib_ng import zlib_ng  # imported late, as few need it
 
-        # Of zlib-ng's levels, 1 has fixed codes only and 9 is slower than 8; both send more bytes than zlib's 1 and 9.
+        # zlib-ng's level 1 has fixed codes only, 9 is slower than 8; both send more bytes than the same level of zlib.
         self._compress = zlib_ng.compressobj(min(max(level, 2), 8), zlib_ng.DEFLATED, -zlib_ng.MAX_WBITS)
         self._decompress = zlib_ng.decompressobj(-zlib_ng.MAX_WBITS)
         self._zlib_ng = zlib_ng
@@ -114,16 +114,16 @@ _SNAPPY_BLOCK = 65536  # uncompressed bytes in a chunk, at most
 _SNAPPY_MAX_LENGTH = 4 + 32 + _SNAPPY_BLOCK + _SNAPPY_BLOCK // 6  # CRC, and a block that compresses as badly as can be
 _SNAPPY_MAX_RATIO = 22  # a three-byte copy gives at most 64 bytes
 _SNAPPY_CHUNK_COST = 64  # looking at a chunk takes as long as decoding about that many bytes
-_SNAPPY_SMALL = 16  # bytes, at most: compressors copy so few as they are, into a block that is larger
-# All blocks are decoded here. A block that claims a larger size is refused; the library would allocate what it claims.
+_SNAPPY_SMALL = 16  # bytes: a block that has no more of them does not become smaller
+# All blocks are decoded into this buffer: the library refuses a block that claims a larger size, and allocates nothing.
 _snappy_buffer = memoryview(bytearray(_SNAPPY_BLOCK))
 
 
 class SnappyLayer:
     """Snappy's framing format, https://github.com/google/snappy/blob/main/framing_format.txt.
 
-    Blocks are the library's, chunks and checksums ours: the library reads and writes whole framed streams only, and
-    for each it clears buffers that cost several times as much as the blocks of a few messages.
+    The library compresses blocks; chunks and checksums are made here. The library's own functions for the format need
+    whole streams, and for each they clear buffers, which takes several times as long as the blocks of a few messages.
     """
 
     ended = False  # the format has no end
@@ -149,13 +149,13 @@ class SnappyLayer:
         if len(parts) == len(chunks):
             return b"".join(parts)
         try:
-            # The library names what is wrong.
+            # Something is wrong, and the library's error names it.
             return bytes(self._cramjam.snappy.decompress(b"".join((_SNAPPY_IDENTIFIER, *chunks))))
         except self._cramjam.DecompressionError as error:
             raise StreamError(str(error)) from error
 
     def _read_chunk(self, chunk: bytes) -> bytes | None:
-        """Returns the data of a chunk, None if anything is wrong with it."""
+        """Returns the data of a chunk, or None if the chunk is damaged."""
         if chunk[0] == 0xFF:
             return b"" if chunk == _SNAPPY_IDENTIFIER else None
         plain = chunk[8:]

@@ -4,7 +4,7 @@ from gnsqd.net.native cimport new_frames
 
 cdef long long _EPOCH, _MAX_ATTEMPTS, NODE_ID_BITS, SEQUENCE_BITS
 
-@cython.freelist(1024)  # of messages that were finished, for new ones
+@cython.freelist(1024)  # the memory of finished messages is used for new ones
 cdef class Message:
     cdef public bytes frame
     cdef public long long attempts, deferred, number, client_id, delivered_at, deadline

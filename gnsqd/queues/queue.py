@@ -202,7 +202,7 @@ class Queue:
             return []
         # If those behind the first are larger, the surplus goes back.
         limit = min(limit, len(memory), max_bytes // len(memory[0].frame) + 1)
-        if 1 < limit == len(memory):  # for a single one, popleft is faster
+        if 1 < limit == len(memory):  # one message is faster to pop
             messages = list(memory)
             memory.clear()
         else:

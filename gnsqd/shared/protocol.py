@@ -5,5 +5,5 @@ FRAME_TYPE_RESPONSE = 0
 FRAME_TYPE_ERROR = 1
 FRAME_TYPE_MESSAGE = 2
 
-FIN_LENGTH = 21  # of the line "FIN <id>", which ends with a line feed
+FIN_LENGTH = 21  # bytes of the line "FIN <id>", with its line feed
 FIN_ID_AT = 4

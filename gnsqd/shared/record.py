@@ -1,8 +1,9 @@
 """Classes whose constructor takes their values, as dataclasses.
 
 The module `dataclasses` imports `inspect` and compiles the methods of each class, which took a sixth of the daemon's
-start. So what is loaded at the start has records and NamedTuples instead; records where an annotation is a text, as all
-are in compiled modules: NamedTuple compiles it, and the first `compile` builds the classes of `ast`, a 30th of a start.
+start. So modules that a start loads have records and NamedTuples instead. NamedTuple compiles annotations that are
+strings, as all are in compiled modules, and the first `compile` builds the classes of `ast`, a thirtieth of a start:
+where an annotation is a string, the class is a record.
 """
 
 from typing import Any, ClassVar, dataclass_transform

@@ -59,7 +59,7 @@ class Syncer:
         self._free = Event()
         self._deadlines: dict[Syncable, int] = {}  # in order, because all have the same timeout
         self._noted = Event()
-        self._syncing = 0  # queues that were due
+        self._syncing = 0  # syncs that syncLoop has started
         self._stopped = False
         self._removed: deque[tuple[Callable[[Any], None], object]] = deque()  # what frees their blocks: a call each
         self._freeing = False
@@ -188,38 +188,36 @@ class Syncer:
 
 
 class GroupCommit:
-    """Has all that wait share a sync, one at a time: `begin(report)` begins one, and has `report` called with the error
-    in the end, None if it worked. Neither yields."""
+    """Has all that wait share a sync, one at a time: `begin(report)` begins one, and calls `report` at its end, with
+    the error or None. Neither yields."""
 
     def __init__(self, begin: Callable[[Report], None]) -> None:
-        self._begin = begin
+        self._begin_sync = begin
         self._waiting: list[tuple[Callable[[], bool], Report, int]] = []
         self._count = 0  # of publishers that wait
         self._group = 0  # how many waited for the last
         self._began = self._seconds = 0.0  # when the last began (perf_counter), and how long it took
-        self._is_busy = False  # one is under way, or to begin at the end of
+        self._is_busy = False  # a sync is under way, or will begin when `_gathering` ends
         self._gathering: Any = None  # a timer
-        self._outcome: AsyncResult[Exception | None] | None = None  # of the one to come or under way
-        self._rest: Event | None = None  # that somebody waits for: none is
 
     def start(self) -> "AsyncResult[Exception | None]":
         """Returns the outcome of the sync that is under way, or of a new one. Never yields."""
-        outcome = self._outcome = self._outcome or AsyncResult()
-        self._start()
+        outcome: AsyncResult[Exception | None] = AsyncResult()
+        self.call(lambda: True, outcome.set, 0)
         return outcome
 
-    def call(self, is_done: Callable[[], bool], report: Report, count: int = 1) -> None:
-        """Has `report` called, on behalf of `count` that wait, once `is_done()`, which syncs bring about, or with the
-        error when one fails. Never yields, nor must `report`."""
+    def call(self, is_done: Callable[[], bool], report: Report, count: int) -> None:
+        """Calls `report`, on behalf of `count` callers, at the end of the first sync after which `is_done()`, or of one
+        that fails, with the error. Never yields; nor must `report`."""
         self._waiting.append((is_done, report, count))
         self._count += count
-        self._start()
+        self.begin()
 
     def wait(self, is_done: Callable[[], bool]) -> None:
-        """Waits until `is_done()`, which syncs bring about; raises StorageError when one fails. Yields."""
+        """Returns when `is_done()`, which syncs bring about; raises StorageError when one fails. Yields."""
         if not is_done():
             outcome: AsyncResult[Exception | None] = AsyncResult()
-            self.call(is_done, outcome.set)
+            self.call(is_done, outcome.set, 1)
             error = outcome.get()
             if isinstance(error, StorageError):
                 raise StorageError(str(error)) from error.__cause__
@@ -229,10 +227,10 @@ class GroupCommit:
     def close(self) -> None:
         """Waits until no sync is under way. Yields."""
         while self._is_busy:
-            self._rest = self._rest or Event()
-            self._rest.wait()
+            self.start().wait()
 
-    def _start(self) -> None:
+    def begin(self) -> None:
+        """Begins a sync, unless one is under way. Never yields."""
         if self._gathering is not None:
             if self._count >= self._group:
                 self._sync()
@@ -251,16 +249,13 @@ class GroupCommit:
             self._gathering = None
         self._group = self._count
         self._began = perf_counter()
-        self._begin(self._end)
+        self._begin_sync(self._end)
 
     def _end(self, error: Exception | None) -> None:
         self._seconds = perf_counter() - self._began
         self._group = max(self._group, self._count)
         waiting, self._waiting = self._waiting, []
         self._count = 0
-        outcome, self._outcome = self._outcome, None
-        if outcome is not None:
-            outcome.set(error)
         for is_done, report, count in waiting:
             if error is not None or is_done():
                 report(error)
@@ -268,18 +263,14 @@ class GroupCommit:
                 self._waiting.append((is_done, report, count))  # it came during this one
                 self._count += count
         self._is_busy = False
-        if self._waiting or self._outcome is not None:
-            self._start()
-        elif self._rest is not None:
-            self._rest.set()
-            self._rest = None
+        if self._waiting:
+            self.begin()
 
 
-def begin_greenlet(name: str, run_sync: Callable[[], StorageError | None]) -> Callable[[Report], None]:
-    """Returns what a GroupCommit takes: a sync by `run_sync()`, which returns the error if that failed, and yields, in
-    a greenlet."""
+def begin_in_greenlet(name: str, run_sync: Callable[[], StorageError | None], report: Report) -> None:
+    """Begins, in a greenlet, a sync of a GroupCommit: `run_sync()` returns the error if it failed, and yields."""
 
-    def sync(report: Report) -> None:
+    def sync() -> None:
         try:
             error: Exception | None = run_sync()
         except Exception as bug:
@@ -287,7 +278,4 @@ def begin_greenlet(name: str, run_sync: Callable[[], StorageError | None]) -> Ca
             raise
         report(error)
 
-    def begin(report: Report) -> None:
-        spawn(sync, report).name = name
-
-    return begin
+    spawn(sync).name = name

@@ -32,7 +32,7 @@ MAX_REPEATED = 64  # bytes of a response body: such responses, mostly OK, are ke
 MAX_MEASURED = 2048  # bytes: a longer response body is sent chunked, as by Go's server
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-# All that are sent, also by the page of gnsqadmin. The module `http` loads slowly, and has another phrase for 413.
+# All that gnsqd and the page of gnsqadmin send. The module `http` loads slowly, and has another phrase for 413.
 _STATUSES = (
     "200 OK, 301 Moved Permanently, 303 See Other, 307 Temporary Redirect, 400 Bad Request, 401 Unauthorized, "
     "403 Forbidden, 404 Not Found, 405 Method Not Allowed, 409 Conflict, 410 Gone, 413 Request Entity Too Large, "
@@ -42,7 +42,7 @@ _STATUSES = (
 )
 REASONS = {int(status[:3]): status[4:] for status in _STATUSES.split(", ")}
 
-_BAD_ESCAPE = "%(?![0-9a-fA-F]{2})"  # this and others that few need are compiled when they are first used
+_BAD_ESCAPE = "%(?![0-9a-fA-F]{2})"  # patterns that are strings are rarely needed: `regex` compiles and keeps them
 # Heads with one of these are not kept: `Request.with_body` lacks what they ask for, or they hold a secret.
 _SPECIAL = {b"authorization", b"content-encoding", b"cookie", b"expect", b"transfer-encoding"}
 _ONCE = {b"host", b"content-length"}

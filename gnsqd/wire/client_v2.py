@@ -172,7 +172,7 @@ class ClientV2:
         self.doorbell.ring()
 
     def buffer_messages(self, messages: list[Message]) -> bool:
-        """Puts message frames into the output buffer; True if it is full, then `flush` is to follow."""
+        """Puts message frames into the output buffer; returns True if it is full and `flush` must follow."""
         self.in_flight_count += len(messages)
         self.message_count += len(messages)
         output, size = self._output, self._output_size
@@ -208,7 +208,7 @@ class ClientV2:
     def wait_or_flush(self, deliver: Callable[[], bool], timeout: float = -1.0) -> None:
         """Waits for the bell, at most `timeout` seconds if that isn't negative. What is buffered is sent at the next
         tick of a ticker that runs all the time, so at once if one has passed since the last that was used. Until then
-        `deliver` answers the bell; it may have filled the buffer."""
+        the hub calls `deliver` when the bell is rung; if that fills the buffer, it is sent."""
         if not self._output:
             self.doorbell.wait(timeout)
             return

@@ -16,7 +16,7 @@ cdef class Command:
     cdef public object counter, topic, upgrade
 
 cdef list _NO_BODIES
-cdef Py_ssize_t FIN_LENGTH, _MAX_REPEATED, _MAX_RUN, _MAX_RUN_BYTES, MAX_LINE
+cdef Py_ssize_t FIN_LENGTH, _MAX_FINS, _MAX_PUBS, _MAX_REPEATED, MAX_LINE
 
 @cython.locals(data="const unsigned char *")
 cdef long long _int32(bytes buffer, Py_ssize_t at)

@@ -21,8 +21,8 @@ UNKNOWN = b" "  # the key of the row for all other words
 
 _NO_BODIES: list[bytes] = []
 _FRAME_HEAD = Struct(">ii")
-_MAX_RUN = 512 * FIN_LENGTH  # bytes of FINs
-_MAX_RUN_BYTES = 65536
+_MAX_FINS = 512 * FIN_LENGTH  # bytes of FINs that are executed together
+_MAX_PUBS = 65536  # bytes of PUBs that are published together
 _MAX_REPEATED = 128  # bytes of a line that is kept
 
 
@@ -193,7 +193,7 @@ class Decoder:
         """Removes and returns the FINs of the usual form that come next, which takes no parsing."""
         data = self._buffer
         start = end = self._position
-        last = min(self._length, start + _MAX_RUN) - FIN_LENGTH
+        last = min(self._length, start + _MAX_FINS) - FIN_LENGTH
         while end <= last:
             # The bytes of FIN, a space, and a line feed: compiled, numbers are compared in C.
             if data[end] != 70 or data[end + 1] != 73 or data[end + 2] != 78 or data[end + 3] != 32:
@@ -205,16 +205,16 @@ class Decoder:
         return data[start:end]
 
     def put_back(self, size: int) -> None:
-        """Lets the last bytes that `next_fins` returned come as commands after all."""
+        """Takes back the last `size` bytes that `next_fins` returned: `next_command` returns these FINs."""
         self._position -= size
 
     def add_repeated(self, command: Command, most: int) -> None:
-        """Removes the commands that come next while they have the line of `command`, which is complete and has the line
-        of the one before, and adds their bodies to its own, up to `most` that are not many bytes together: if they are
-        complete, and not refused for their size."""
+        """Removes the next commands that have the same line as `command`, and adds their bodies to its own, `most` in
+        all. Stops at a command that is not complete, or is refused for its size. `command` is complete, and repeats
+        the line of the command before it."""
         data = self._buffer
         start = self._position
-        last = min(self._length, start + _MAX_RUN_BYTES - command.size)  # adds nothing to a large one
+        last = min(self._length, start + _MAX_PUBS - command.size)  # a large command gets no other body
         bodies = command.bodies
         while len(bodies) < most and self._buffer.startswith(self._line, start):
             at = start + len(self._line) + 4

@@ -167,20 +167,20 @@ class Commands:
         if len(params) < 3:
             raise ClientError("E_INVALID", "SUB insufficient number of parameters")
         topic_name, channel_name = params[1].decode("latin-1"), params[2].decode("latin-1")
-        is_there = self._has_channel(topic_name, channel_name)  # so the names are valid
-        if not is_there:
+        exists = self._has_channel(topic_name, channel_name)  # then the names are valid
+        if not exists:
             _topic_name(params[1], "SUB")
             if not is_valid_name(channel_name):
                 raise ClientError("E_BAD_CHANNEL", f"SUB channel name {quote(params[2])} is not valid")
         self._authorize(client, command, topic_name, channel_name)
-        if not (is_there or command.may_yield):
+        if not (exists or command.may_yield):
             raise WouldYield
         client.channel = self._subscribe(client, topic_name, channel_name)
         client.state = STATE_SUBSCRIBED
         return _OK
 
     def _has_channel(self, topic_name: str, channel_name: str) -> bool:
-        """Returns True if `_subscribe` does not yield, as nothing is to be created."""
+        """Returns True if `_subscribe` creates nothing, so it does not yield."""
         topic = self._topics.get(topic_name)
         channel = None if topic is None or topic.exiting else topic.channels.get(channel_name)
         return channel is not None and not channel.exiting

@@ -1,7 +1,7 @@
 """IDENTIFY: a client's description and requested settings, and the answer (NSQD-COMPAT section 2.4).
 
-The connections of a program send the same body, and thousands of them may come back together: so each body is decoded
-once. What comes of it is shared, and does not change.
+All connections of a program send the same body, and thousands of them may connect again at the same time. So each body
+is decoded once; clients share the result, which does not change.
 """
 
 from functools import lru_cache
@@ -14,7 +14,7 @@ from gnsqd.wire.client_v2 import ClientV2
 from gnsqd.wire.codec import ClientError
 
 DEFAULT_DEFLATE_LEVEL = 6
-_SHARED = 1024  # bodies that are remembered, and their bytes at most
+_SHARED = 1024  # bodies that are kept, and the most bytes of such a body
 
 
 class Identify(Record):
@@ -39,7 +39,7 @@ class Identify(Record):
             f"{_LABELS.get(name) or name.title().replace('_', '')}:{format_value(value)}"
             for name, value in vars(self).items()
         ]
-        self.text = f"{{{' '.join(shown)}}}"  # as the real daemon logs it
+        self.text = f"{{{' '.join(shown)}}}"  # in the form that the real daemon logs
 
 
 class IdentifyWithTopology(Identify):

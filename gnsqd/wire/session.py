@@ -19,7 +19,7 @@ from gnsqd.wire.codec import ClientError, Command, Decoder, LineTooLong, frame
 from gnsqd.wire.commands import Commands
 
 TLS_HANDSHAKE_SECONDS = 5.0
-_TURN_COMMANDS = 64  # at least, before others may have their turn
+_TURN_COMMANDS = 64  # between two looks at the clock
 
 _OK = frame(FRAME_TYPE_RESPONSE, b"OK")
 _HEARTBEAT = frame(FRAME_TYPE_RESPONSE, b"_heartbeat_")
@@ -54,7 +54,7 @@ class Session(Receiver):
         channel = None if debugging else self.client.channel
         left = _TURN_COMMANDS
         topic: Topic | None = None
-        published: Command | None = None  # the last one, of one message for `topic`; one that is alike is this object
+        published: Command | None = None  # the PUB before, to `topic`: the decoder returns it again for the same line
         while True:
             command = self._command
             if command is None:
@@ -86,7 +86,7 @@ class Session(Receiver):
                 if handler is not None:
                     answer = handler(self._commands, self.client, command)
                 elif topic is not None and command is published and topic.puts_surely(left):
-                    # Nothing has run since then, so neither this one nor the PUBs that are alike will be refused.
+                    # Nothing has run since the PUB before, so this one and more with its line are not refused.
                     decoder.add_repeated(command, left)
                     bodies = command.bodies
                     topic.publish(bodies, command.deferred, False)
@@ -148,8 +148,9 @@ class Session(Receiver):
         return self._reply_at_once()
 
     def _commit_soon(self) -> bool:
-        """Leaves it to the topic to commit the batch with those of others, if that is a topic with a log; no input is
-        taken meanwhile. Otherwise IOLoop commits, as it does where there is input before that: returns False."""
+        """Has the topic commit the batch together with the batches of other clients; returns False if IOLoop has to do
+        it, because several topics or no log are concerned. More input before the end of the commit wakes IOLoop, which
+        commits then, so that a client cannot fill memory with commands that wait."""
         connection = self.client.connection
         if len(self._uncommitted) == 1 and connection.pause():
             for topic in self._uncommitted:
@@ -159,7 +160,7 @@ class Session(Receiver):
         return False
 
     def _end_commit(self, error: Exception | None) -> None:
-        """Answers the batch, unless IOLoop has to, or does already."""
+        """Answers the batch, unless IOLoop has taken over; wakes it if the commit failed or the socket is full."""
         connection = self.client.connection
         if connection.paused:
             connection.paused = False
@@ -171,7 +172,7 @@ class Session(Receiver):
                 connection.end_feed()
 
     def _reply_at_once(self) -> bool:
-        """Sends the answers of a batch that is committed; False if that is for IOLoop to complete. Never yields."""
+        """Sends the answers of a batch that is committed; False if IOLoop has to send the rest. Never yields."""
         replies = self._replies
         if replies:
             if not self.client.flush_at_once(replies):
@@ -243,8 +244,8 @@ class Session(Receiver):
             if client.channel is not None:
                 client.channel.remove_client(client)
             client.connection.shutdown()
-            if pump:  # one that a defect has kept from beginning does not ring
-                self._pump_ended.wait()
+            if pump:  # a greenlet that could not start never rings
+                self._pump_ended.wait()  # faster than `join`
 
     def _serve(self) -> None:
         while True:
@@ -370,8 +371,8 @@ class Session(Receiver):
             self._pump_ended.ring()
 
     def _deliver(self) -> bool:
-        """Delivers into the buffer what rang the bell while messagePump waits for the next flush. Never yields: returns
-        False if messagePump has to go on, because that may have to."""
+        """Puts messages into the buffer while messagePump waits for the next flush. Returns False if messagePump has to
+        go on, because it may have to yield. Never yields."""
         client = self.client
         channel = client.delivering
         window = client.window()
@@ -379,7 +380,7 @@ class Session(Receiver):
             return False
         if client.exiting or client.heartbeat_due or self._commands.debugging:
             return False
-        # What is left then is promised to others. If it were not, they would have turns between those of this client.
+        # Messages that are not promised are for messagePump: it yields, so that other consumers have their turns.
         if len(channel.clients) > 1 and not channel.waits(client):
             return False
         messages = channel.take(client, window, client.delivery_msg_timeout, client.delivery_sample_rate)

@@ -102,7 +102,8 @@ class TopicHistory:
             raise BrokerError("exiting")
         notes = backend_of(queue).notes
         with backend_of(queue).rewinding:
-            finished = notes.begin_log()
+            finished = Spans()
+            notes.logs.append(finished)
             try:
                 again, count = self._take_again(queue, begin, end)
             finally:
@@ -142,9 +143,10 @@ class TopicHistory:
         """Rewinds a queue new to the journal; then it has all that `topic` handed over. Raises StorageError. May
         yield."""
         journal, topic_notes = self._journal, backend_of(topic).notes
+        handed_over = Spans()
         notes = backend_of(queue).notes
         notes.finished = topic_notes.finished.copy()
-        handed_over = topic_notes.begin_log()
+        topic_notes.logs.append(handed_over)
         self.retention.rewinds += 1  # until the journal knows what this queue needs
         try:
             again, _ = self._take_again(queue, begin, maxsize)

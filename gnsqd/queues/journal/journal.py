@@ -43,7 +43,7 @@ class Journal:
         self.topic = topic
         self.closed = False
         self._on_dirty = on_dirty
-        self._dirty = False  # since the last `retry`
+        self._dirty = False  # `on_dirty` was called since the last `retry`
         self._write_failed: StorageError | None = None  # the error of the last write
         self._reserve = reserve
         self.replay = Replay(topic, logger, repairs=True)
@@ -181,7 +181,7 @@ class Journal:
             self._roll()
             return
         if head or notes or batch.puts or batch.lasts:
-            if log.durable or log.tail.file.descriptor < 0:  # otherwise no fsync is to find it open
+            if log.durable or log.tail.file.descriptor < 0:  # only an fsync needs it held open
                 try:
                     log.tail.file.open()
                 except OSError:
@@ -193,7 +193,7 @@ class Journal:
             self.compactor.note_written()
 
     def _is_in_the_way(self) -> bool:
-        """True if the last segment has only messages that nobody needs, as the disk is full."""
+        """True if the last segment has only messages that nobody needs: a full disk needs its space."""
         last = self.log.segments.all[-1]
         return last.count > 0 and self.retention.floor() >= last.end
 

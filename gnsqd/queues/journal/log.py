@@ -198,7 +198,7 @@ class Log:
 
     @property
     def has_older(self) -> bool:
-        """True if the last segment is not all: otherwise there is nothing to delete."""
+        """True if there is something else than the last segment, which may be deleted."""
         return len(self.segments.all) > 1 or bool(self._void)
 
     def delete_before(self, number: int, at_once: bool = False) -> None:
@@ -297,7 +297,7 @@ class LogTail:
 
     def _release(self, file: AppendedFile) -> None:
         """Lets it be closed in favour of others, unless an fsync goes on or has yet to confirm messages in it."""
-        if not self._unconfirmed and not self._syncing and self._log.open_files.latest is not file:
+        if not self._unconfirmed and not self._syncing:
             file.release()
 
     def go_on_in(self, file: AppendedFile) -> None:
@@ -317,8 +317,8 @@ class LogTail:
             self._commits.wait(lambda: self.safe >= position)
 
     def call_when_synced(self, report: Report, count: int) -> None:
-        """Calls `report`, on behalf of `count` publishers, when `synced` of all that is written would return, with the
-        error it would raise; it must not be safe yet. Never yields."""
+        """Calls `report`, on behalf of `count` publishers, when all that is written now is safe, or with the error of
+        the fsync. Never yields."""
         position = self.position
         self._commits.call(lambda: self.safe >= position, report, count)
 

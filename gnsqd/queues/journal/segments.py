@@ -33,7 +33,6 @@ class OpenFiles:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = MOST if soft == resource.RLIM_INFINITY else min(max(soft // SHARE, 1), MOST)
         self._users: dict[AppendedFile | Segment, None] = {}  # the one whose file was used the longest ago first
-        self.latest: AppendedFile | Segment | None = None  # the last of them
 
     def open(self, path: str, flags: int) -> int:
         """Calls os.open, with mode 0600; raises OSError. Where the process may open no more, others are closed for
@@ -51,20 +50,17 @@ class OpenFiles:
         users = self._users
         users.pop(user, None)
         users[user] = None
-        self.latest = user
         if len(users) > self._limit:
             self._close_first()
 
     def _close_first(self) -> None:
         user = next(iter(self._users))
-        self.hold(user)
+        del self._users[user]
         user.close()
 
     def hold(self, user: "AppendedFile | Segment") -> None:
         """Notes that the file of `user` is closed, or has to stay open until the next `use`."""
         self._users.pop(user, None)
-        if self.latest is user:
-            self.latest = None
 
 
 class AppendedFile:

@@ -7,23 +7,20 @@ from gnsqd.shared.journal.records cimport Encoder
 
 cdef class QueueNotes:
     cdef public str name
-    cdef public object queue, deferred
+    cdef public object queue, finished, deferred
     cdef public dict attempts
     cdef public list logs
     cdef public long long index
     cdef QueueStates _states
-    cdef object _set
-    cdef long long _run_start, _run_end
     cdef bint _noted
     cdef list _finished, _taken
     cdef dict _held
 
+    @cython.locals(notes=list)
     cpdef note_finished_span(self, long long start, long long end)
     @cython.locals(message=Message, again=cython.bint)
     cpdef note_taken(self, list messages)
     cpdef note_held(self, Message message, long long due)
-    @cython.locals(start=cython.longlong, end=cython.longlong, notes=list)
-    cdef _end_run(self)
     cdef _note(self)
     @cython.locals(records=list)
     cpdef list notes(self, Encoder encoder, bint total)

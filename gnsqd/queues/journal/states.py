@@ -51,8 +51,7 @@ class QueueNotes:
     def __init__(self, name: str, states: "QueueStates") -> None:
         self.name = name
         self.index = 0
-        self._set = Spans()  # `finished`, without the last run
-        self._run_start = self._run_end = 0
+        self.finished = Spans()
         self.attempts: dict[int, int] = {}
         self.deferred = Schedule()
         self.logs: list[Spans] = []
@@ -65,41 +64,14 @@ class QueueNotes:
     def note_finished_span(self, start: int, end: int) -> None:
         if start >= end:
             return
-        if start != self._run_end:
-            self._end_run()
-            self._run_start = start
-        self._run_end = end  # most are finished in order: those behind one another take a single look at the set
-        if self.logs:
-            self._end_run()
+        self.finished.add(start, end)
+        for log in self.logs:
+            log.add(start, end)
+        notes = self._finished
+        if notes and notes[-1][1] == start:
+            start = notes.pop()[0]
+        notes.append((start, end))
         self._note()
-
-    def begin_log(self) -> Spans:
-        """Returns a set that receives what is finished from now on, as long as it is among `logs`."""
-        self._end_run()
-        self.logs.append(Spans())
-        return self.logs[-1]
-
-    def _end_run(self) -> None:
-        start, end = self._run_start, self._run_end
-        if start < end:
-            self._run_start = end
-            self._set.add(start, end)
-            for log in self.logs:
-                log.add(start, end)
-            notes = self._finished
-            if notes and notes[-1][1] == start:
-                start = notes.pop()[0]
-            notes.append((start, end))
-
-    @property
-    def finished(self) -> Spans:
-        self._end_run()
-        return self._set
-
-    @finished.setter
-    def finished(self, finished: Spans) -> None:
-        self._end_run()
-        self._set = finished
 
     def forget_from(self, first: int, end: int) -> None:
         """Forgets the messages from number `first` to `end`, the last ones: others will get these numbers."""
@@ -135,7 +107,6 @@ class QueueNotes:
 
     def notes(self, encoder: Encoder, total: bool) -> list[bytes]:
         """Returns the notes as records; if `total`, each has all that is known of a message."""
-        self._end_run()
         records = []
         if total:
             numbers = chain.from_iterable(starmap(range, self._taken))
@@ -150,7 +121,6 @@ class QueueNotes:
 
     def forget_notes(self) -> None:
         """Drops the notes: they were written, or do not matter any more."""
-        self._end_run()
         self._noted = False
         self._taken.clear()
         self._held.clear()

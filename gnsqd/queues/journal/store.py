@@ -162,8 +162,8 @@ class JournalStore(Store):
         journal_messages(self._journal, messages)
 
     def write(self, reports: Sequence[Report] = ()) -> None:
-        """Writes what was appended, and has each of `reports` called when `wait_synced` would end, with the error it
-        would raise, or None. Never yields."""
+        """Writes what was appended. Has each of `reports` called when that is as durable as the options promise, or
+        with the error of the fsync. Never yields."""
         journal = self._journal
         failed_before = journal.failed
         self._report(journal.flush)

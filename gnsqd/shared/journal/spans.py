@@ -65,7 +65,7 @@ class Spans:
         """Puts a span in, whatever of it there is already. An empty one changes nothing."""
         if start >= end:
             return
-        if self._ends and self._ends[-1][-1] == start:  # what is done in order takes no search
+        if self._ends and self._ends[-1][-1] == start:  # messages finished in order need no search
             self._ends[-1][-1] = end
             return
         block = bisect_right(self._firsts, end) - 1  # the last that begins before the span ends, or where it does

@@ -19,6 +19,7 @@ file numbers, and by time-out. Written records are synced more often.
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 
 from gevent.event import AsyncResult
@@ -31,7 +32,7 @@ from gnsqd.shared.errors import NO_SPACE, StorageError, path_error
 from gnsqd.storage.disk.due_times import DueTimes
 from gnsqd.storage.disk.opening import SHORTAGES, DataFiles, QueueFiles, open_queue
 from gnsqd.storage.files import rename_file, replace_file, sync_path, temporary_path, write_file
-from gnsqd.storage.syncer import GroupCommit, Syncer, begin_greenlet
+from gnsqd.storage.syncer import GroupCommit, Syncer, begin_in_greenlet
 
 PUT_BACK_BATCH = 256  # messages
 HEAD_SIZE = 8  # bytes, of a timestamp
@@ -79,7 +80,7 @@ class DiskQueue:
         self._unsaved_reads = 0  # records consumed behind it
         self._save_pending = False  # no sync has written it yet
         self._meta_changes = 0  # those the hub made, past a sync that may be under way
-        self._syncs = GroupCommit(begin_greenlet(f"sync:{name}", self._sync))
+        self._syncs = GroupCommit(partial(begin_in_greenlet, f"sync:{name}", self._sync))
         self._closed = False
         self.due_times = DueTimes(name, self._files.due_times_path, log, syncer)
         if self._opening.corrected:
@@ -369,7 +370,7 @@ class DiskQueue:
             behind = unsaved % self._save_every
             self._save(ends[operations - behind - 1] if ends else self._read_pos, behind, behind if ends else 0)
         if self._save_pending or self._operations - self._synced_operations >= self._sync_at:
-            self._syncs.start()
+            self._syncs.begin()
 
     def _save(self, read_pos: int, operations: int = 0, reads: int = 0) -> None:
         """Saves in meta a read position that is that many operations ago, `reads` of them reads."""

@@ -1,12 +1,14 @@
 """Group commit: one fsync serves all that wait for it. The fsync of these tests takes as long as the test lets it."""
 
+from functools import partial
+
 import gevent
 import pytest
 from gevent.event import AsyncResult, Event
 
 from gnsqd.shared.errors import StorageError
 from gnsqd.storage import syncer
-from gnsqd.storage.syncer import GroupCommit, begin_greenlet
+from gnsqd.storage.syncer import GroupCommit, begin_in_greenlet
 
 PATIENCE = 10.0  # seconds
 
@@ -19,7 +21,7 @@ class Disk:
         self.greenlets: list[object] = []  # that synced, one for each time
         self.begun = Event()
         self.outcome: AsyncResult[StorageError | None] = AsyncResult()
-        self.commits = GroupCommit(begin_greenlet("sync:test", self.sync))
+        self.commits = GroupCommit(partial(begin_in_greenlet, "sync:test", self.sync))
 
     def sync(self) -> StorageError | None:
         self.greenlets.append(gevent.getcurrent())
