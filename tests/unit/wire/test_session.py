@@ -31,7 +31,7 @@ from gnsqd.wire.codec import ClientError, frame
 from gnsqd.wire.commands import Authenticate, Commands
 from gnsqd.wire.session import Session
 from kit.daemons import is_readable
-from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, disk_queue_of, eventually, publish, settle
+from unit.broker.fakes import MINUTE, FakeConsumer, Fakes, eventually, publish, settle
 
 
 class Served:
@@ -87,7 +87,7 @@ class Served:
             topic.close()
         self.around.registry.topics.clear()  # another client may share them
         if self._channel is not None:
-            disk_queue_of(self._channel).close()
+            self._channel.close()
         self.around.syncer.stop()
 
 
@@ -210,18 +210,19 @@ def test_commands_at_hand_end_with_the_connection(
 
 # In the second case, each FIN comes after the commit of the PUB before it.
 @pytest.mark.parametrize(
-    ("commands", "memory"),
+    ("commands", "options"),
     [
-        (b"NOP\n" * 6400, 0),
-        (b"PUB u\n\0\0\0\1xFIN 0123456789abcdef\n" * 200, 0),
-        (b"PUB u\n\0\0\0\1x" * 6400, 10_000),
+        (b"NOP\n" * 6400, {}),
+        (b"PUB u\n\0\0\0\1xFIN 0123456789abcdef\n" * 200, {"durability": "process"}),
+        (b"PUB u\n\0\0\0\1x" * 6400, {}),
+        (b"PUB u\n\0\0\0\1x" * 6400, {"mem_queue_size": 0}),
     ],
 )
 def test_client_that_sends_very_much_at_once_lets_others_have_their_turn(
-    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, commands: bytes, memory: int
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, commands: bytes, options: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(gnsqd.wire.session, "CLIENT_TURN_SECONDS", 1e-6)
-    served = serve(Options(mem_queue_size=memory))
+    served = serve(Options(**options))
     served.around.logger.set_level(Level.INFO)  # PUBs in a row that are logged come one by one
     seen = set()
 
