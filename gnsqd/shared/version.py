@@ -6,7 +6,6 @@ packaging reads it from here, so it stays a plain literal.
 """
 
 import sys
-from importlib import import_module
 
 VERSION = "1.0.0"
 NSQD_VERSION = "1.3.0"
@@ -18,5 +17,9 @@ def version_string(program: str = "nsqd") -> str:
 
 
 def lane() -> str:
-    """Returns `compiled` if the hot modules are extension modules, else `plain`."""
-    return "plain" if str(import_module("gnsqd.broker.channel").__file__).endswith(".py") else "compiled"
+    """Returns `compiled` if the hot modules are extension modules, else `plain`; does not import them."""
+    from importlib import machinery, util  # imported late, as a start does not need them
+
+    spec = util.find_spec("gnsqd.broker.channel")
+    compiled = spec is not None and isinstance(spec.loader, machinery.ExtensionFileLoader)
+    return "compiled" if compiled else "plain"
