@@ -5,7 +5,9 @@ Clients and tools read `NSQD_VERSION` everywhere; our own version only appears i
 packaging reads it from here, so it stays a plain literal.
 """
 
+import os
 import sys
+from importlib.machinery import ExtensionFileLoader, PathFinder
 
 VERSION = "1.0.0"
 NSQD_VERSION = "1.3.0"
@@ -18,8 +20,5 @@ def version_string(program: str = "nsqd") -> str:
 
 def lane() -> str:
     """Returns `compiled` if the hot modules are extension modules, else `plain`; does not import them."""
-    from importlib import machinery, util  # imported late, as a start does not need them
-
-    spec = util.find_spec("gnsqd.broker.channel")
-    compiled = spec is not None and isinstance(spec.loader, machinery.ExtensionFileLoader)
-    return "compiled" if compiled else "plain"
+    spec = PathFinder.find_spec("channel", [os.path.join(os.path.dirname(os.path.dirname(__file__)), "broker")])
+    return "compiled" if spec is not None and isinstance(spec.loader, ExtensionFileLoader) else "plain"
