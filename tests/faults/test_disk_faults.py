@@ -272,7 +272,7 @@ def test_metadata_cannot_be_written(nsqd_factory: DaemonFactory, faults: Faults)
     eventually(lambda: b"1.3.0" in path.read_bytes(), "it is tried again")  # the real nsqd waits for a change
     new.settle()
     account.settle()
-    assert listed(nsqd) >= {new.topic, "old", "old:c"}
+    eventually(lambda: listed(nsqd) >= {new.topic, "old", "old:c"})
     assert left_over(nsqd) == []
 
 
