@@ -164,7 +164,7 @@ class Application(Router):
         """Refuses as the router does, with a page for people. Yields to the hub."""
         request = PageRequest(head, self._base)
         content = self._pool.apply(self._error, (request, error))
-        content = content._replace(headers=content.headers + headers)
+        content.headers += headers
         return routes.render_result(head, error.status, content, request.is_api)
 
     def keep_history(self) -> None:
