@@ -172,7 +172,7 @@ RATES: dict[str, Callable[[Any], float]] = {
 @pytest.mark.parametrize("command", RATES)
 def test_a_node_that_recovers_has_its_rate(command: str) -> None:
     with FakeNode(hangs=True) as hanging, fake.StatsNsqd(fake.node()) as well, fake.StatsNsqd(recovering(1.3)) as late:
-        _, out, err = gnsqadmin(*command.split(), "--timeout=2.2", "--json", *at(well, late, hanging, DOWN))
+        _, out, err = gnsqadmin(*command.split(), "--timeout=4", "--json", *at(well, late, hanging, DOWN))
     judges = "--interval" in command  # nodes that fail are what it finds
     assert all(text in (out if judges else err) for text in ("no complete answer within", "connection refused")), err
     assert 120 < RATES[command](json.loads(out if judges else out.splitlines()[-1])) < 280
