@@ -31,4 +31,4 @@ cdef class DiskQueue:
     @cython.locals(unsaved=cython.longlong, behind=cython.longlong)
     cdef _note(self, long long operations, ends=*)
     cpdef bint is_behind(self) except -1
-    cpdef bint wait_synced(self) except -1
+    cpdef wait_synced(self)

@@ -383,13 +383,11 @@ class DiskQueue:
         """True if more than sync-every operations are not fsynced: `wait_synced` has to wait."""
         return self._operations - self._synced_operations > self._sync_every
 
-    def wait_synced(self) -> bool:
-        """Returns when at most sync-every operations are not fsynced; False if that fails, which is logged. May
+    def wait_synced(self) -> None:
+        """Returns when at most sync-every operations are not fsynced, or when a sync fails, which is logged. May
         yield."""
-        while self.is_behind():
-            if self._syncs.start().get() is not None:
-                return False
-        return True
+        while self.is_behind() and self._syncs.start().get() is None:
+            pass
 
     def start_sync(self) -> "AsyncResult[StorageError | None]":
         self._save(self._read_pos)
