@@ -41,13 +41,14 @@ def stand_in_line(line: Line = _publishers) -> None:
 
 
 @contextmanager
-def turn_in(line: Line) -> Iterator[None]:
-    """Waits until this greenlet is first in the line, and removes it at the end. Yields unless the line is empty."""
+def turn_in(line: Line, ahead: bool = False) -> Iterator[None]:
+    """Waits until this greenlet is first in the line, and removes it at the end. Yields unless the line is empty. A
+    greenlet that has just had a turn may take the next one, `ahead` of all who wait, if it has not yielded since."""
     # gevent's semaphores do the same, but load `logging`: a start would take a twentieth longer.
     bell = Doorbell()
-    line.append(bell)
+    line.insert(0 if ahead else len(line), bell)
     try:
-        if line[0] is not bell:
+        while line[0] is not bell:  # perhaps again: who rang may have gone ahead
             bell.wait()
         yield
     finally:

@@ -323,9 +323,11 @@ class Connection:
 
     def handshake(self, layer: TLS, received: bytes) -> None:
         """Lets `layer` shake hands, beginning with what was `received` already, and puts it on; errors as `receive`,
-        and all of it within the read deadline. On failure nothing but TLS's own alert is sent. Yields."""
+        and all of it within the read deadline. On failure nothing but TLS's own alert is sent. The caller must not
+        have yielded since it sent anything. Yields."""
         try:
-            with turn_in(self._senders):
+            # A client takes what follows the answer to IDENTIFY for TLS: a heartbeat that waits has to go through it.
+            with turn_in(self._senders, ahead=True):
                 self._shake_hands(layer, received)
         except TLSError as error:
             self._send_alert(error.alert)

@@ -8,10 +8,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from time import monotonic
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from gevent import get_hub, sleep, spawn
+from gevent import get_hub, joinall, sleep, spawn
 
 import gnsqd.net.connection
 from gnsqd.net.connection import Connection, Receiver
@@ -183,6 +184,17 @@ def test_nothing_is_sent_after_what_a_layer_failed_to_wrap(ends: Ends) -> None:
     assert theirs.recv(100) == b""
 
 
+def receive_all(sock: socket.socket) -> bytes:
+    """Returns what comes until the end of the stream. Yields."""
+    received = bytearray()
+    while True:
+        with suppress(BlockingIOError):
+            if not (data := sock.recv(65536)):
+                return bytes(received)
+            received += data
+        sleep(0)
+
+
 @pytest.mark.parametrize("has_layer", [False, True])
 def test_who_sends_while_the_socket_is_full_comes_after_who_waits(ends: Ends, has_layer: bool) -> None:
     connection, theirs = ends
@@ -192,22 +204,48 @@ def test_who_sends_while_the_socket_is_full_comes_after_who_waits(ends: Ends, ha
     first = random.Random(1).randbytes(4 << 20)
     waiting = spawn(connection.send, [first])
     sleep(0)
-    received = [theirs.recv(65536)]  # now there is room
-
-    def receive() -> None:
-        while received[-1]:
-            with suppress(BlockingIOError):
-                received.append(theirs.recv(65536))
-            sleep(0)
-
-    receiving = spawn(receive)
+    begin = theirs.recv(65536)  # now there is room
+    receiving = spawn(receive_all, theirs)
     assert not waiting.ready()
     connection.send([b"second"])
     waiting.get()
     connection.shutdown()
-    receiving.get(timeout=30)
-    sent = b"".join(received)
+    sent = begin + receiving.get(timeout=30)
     assert (zlib.decompressobj(-zlib.MAX_WBITS).decompress(sent) if has_layer else sent) == first + b"second"
+
+
+class Greeting(Recorder):
+    """TLS, as far as a connection sees it: one message of each side, and records."""
+
+    established = False
+
+    def handshake(self, data: bytes) -> bytes:
+        self.established = data == b"hello"
+        return b"welcome" if self.established else b""
+
+    def encode(self, data: bytes) -> bytes:
+        return b"<%b>" % data
+
+
+def test_who_waits_behind_the_answer_to_identify_sends_through_the_layer(ends: Ends) -> None:
+    connection, theirs = ends
+    theirs.setblocking(False)
+    theirs.send(b"hello")
+    answer = bytes(4 << 20)
+    layer: Any = Greeting()
+
+    def upgrade() -> None:
+        connection.send([answer])
+        connection.handshake(layer, b"")
+
+    upgrading = spawn(upgrade)
+    sleep(0)
+    heartbeat = spawn(connection.send, [b"heartbeat"])
+    sleep(0)
+    receiving = spawn(receive_all, theirs)
+    joinall((upgrading, heartbeat), 30, raise_error=True)
+    connection.shutdown()
+    assert receiving.get(timeout=30) == answer + b"welcome<heartbeat>"
 
 
 class Taking(Receiver):
