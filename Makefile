@@ -10,6 +10,7 @@ export PYTHON
 
 PEERS := tests/peers/bin/.built
 PROMTOOL := tests/peers/bin/promtool
+VERSITYGW := tests/peers/bin/versitygw
 OLD_SPARK := build/old-spark/.installed
 # pytest keeps what it made of each test file: making it takes longer than many a folder's tests.
 CACHING := PYTHONDONTWRITEBYTECODE=
@@ -73,7 +74,7 @@ $(OLD_SPARK): pyproject.toml
 		$$(sed -n '/^spark = /{s/.*\[\(.*\)\]/\1/;s/,<[0-9.]*//;s/[",]//g;s/>=\([0-9.]*\)/==\1.*/gp}' $<)
 	@touch $@
 
-peers: $(PEERS) $(PROMTOOL) ## the programs of the real NSQ, and promtool, for tests and benchmarks; needs Go
+peers: $(PEERS) $(PROMTOOL) $(VERSITYGW) ## the programs of the real NSQ, promtool and an object store, for tests; needs Go
 
 $(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go $(wildcard tests/peers/load/*.go)
 	@command -v go >/dev/null || { echo "make peers needs Go"; exit 1; }
@@ -81,10 +82,12 @@ $(PEERS): tests/peers/go.mod tests/peers/go.sum tests/peers/peers.go $(wildcard 
 	cd tests/peers && go build -o bin/ $$(go list -e -tags peers -f '{{join .Imports " "}}' .) ./load
 	@touch $@
 
-$(PROMTOOL): tests/peers/promtool.mod tests/peers/promtool.sum
+$(PROMTOOL): PACKAGE := -tags=remove_all_sd github.com/prometheus/prometheus/cmd/promtool
+$(VERSITYGW): PACKAGE := github.com/versity/versitygw/cmd/versitygw
+$(PROMTOOL) $(VERSITYGW): tests/peers/bin/%: tests/peers/%.mod tests/peers/%.sum
 	@mkdir -p $(@D)
 	@cp $^ $(@D)
-	cd $(@D) && go build -modfile=promtool.mod -mod=mod -tags=remove_all_sd github.com/prometheus/prometheus/cmd/promtool
+	cd $(@D) && go build -modfile=$*.mod -mod=mod $(PACKAGE)
 	@touch $@
 
 bench: $(PEERS) ## throughput, latency and memory, with the real nsqd in the same run

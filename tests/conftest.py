@@ -20,6 +20,7 @@ from gevent.hub import Hub
 from hypothesis import settings
 
 from kit.daemons import PEERS, Instance, export_source_tree, own_command
+from kit.object_store import FailingProxy, ObjectStore
 from kit.traffic import DaemonFactory
 
 _DAEMONS = pytest.StashKey[list[Instance]]()
@@ -90,8 +91,22 @@ def _find_peer(name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def peer_binary() -> Callable[[str], Path]:
-    """Finds a program of the real NSQ by name; skips the test where it is not built."""
+    """Finds a program that `make peers` builds by name; skips the test where it is not built."""
     return _find_peer
+
+
+@pytest.fixture
+def object_store(tmp_path: Path) -> Iterator[ObjectStore]:
+    """Serves an empty bucket until the end of the test, which has the marker `peer`."""
+    with ObjectStore(_find_peer("versitygw"), tmp_path / "object-store") as store:
+        yield store
+
+
+@pytest.fixture
+def failing_proxy(object_store: ObjectStore) -> Iterator[FailingProxy]:
+    """Serves the same bucket, and fails when the test asks for it."""
+    with FailingProxy(object_store) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="session")
