@@ -17,7 +17,7 @@ from gnsqd.net import tls
 from gnsqd.net.addresses import unix_name
 from gnsqd.net.listener import Listener, is_stale
 from gnsqd.options import LookupdOptions, Option, Options, choice_checks, demo_checks, early_checks, late_checks
-from gnsqd.shared.errors import StartError
+from gnsqd.shared.errors import StartError, StorageError
 from gnsqd.web.http_auth import Tokens, parse_common_names
 from gnsqd.web.server import parse_origin
 
@@ -56,6 +56,8 @@ def _problems_of_nsqd(options: Options) -> Iterator[str]:
     yield from _failed(chain(demo_checks(options), early_checks(options), late_checks(options)))
     refusals = [*_refusals(tls.read_client_roots, options), *_refusals(tls.build_context, options)]
     yield from {text.partition(" - ")[2]: text for text in refusals}.values()  # both read the roots
+    if options.log_store:
+        yield from _refusals(_try_store, options.log_store)
     for text in options.channel_rules:
         yield from _refusals(parse_option, [text])
     for name in options.http_auth_common_names:
@@ -63,6 +65,13 @@ def _problems_of_nsqd(options: Options) -> Iterator[str]:
     verified = options.tls_client_auth_policy == "require-verify"
     for source in options.http_auth_token_files:
         yield from _refusals(partial(Tokens, verified=verified), [source], Logger("", Level.FATAL))
+
+
+def _try_store(url: str) -> None:
+    """Raises StorageError unless the store answers what this nsqd would ask first."""
+    from gnsqd.shared.log_store import LogStore, wal_path  # few have one
+
+    LogStore(url).size(wal_path(1))
 
 
 def _refused_addresses(options: Options | LookupdOptions, names: Sequence[str]) -> Iterator[str]:
@@ -88,5 +97,5 @@ def _failed(checks: Iterator[tuple[bool, str]]) -> list[str]:
 def _refusals(start: Callable[..., object], *arguments: object) -> Iterator[str]:
     try:
         start(*arguments)
-    except (StartError, BadValue) as error:
+    except (StartError, StorageError, BadValue) as error:
         yield str(error)

@@ -10,6 +10,7 @@ a greenlet feeds the watchdog (sd_watchdog_enabled(3)), which proves that greenl
 """
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from gevent import sleep
@@ -41,6 +42,7 @@ class DiskHealth:
         self._log = log
         self._bell = Doorbell()
         self._stopped = Event()
+        self.is_store_away: Callable[[], bool] = lambda: False  # and publishers wait for it
 
     def note(self, error: Exception | None) -> None:
         """Reports the result of a disk write: its error, or None."""
@@ -57,7 +59,7 @@ class DiskHealth:
                 continue
             with suppress(StorageError):
                 self._syncer.run(try_write, self._path, self._data)
-                if self._registry.error is error:
+                if self._registry.error is error and not self.is_store_away():
                     self._log.info("NSQ: the disk can be written to again")
                     self._registry.error = None
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from gnsqd.demo import Demo
     from gnsqd.lookupd.nsqlookupd import EmbeddedLookupd
     from gnsqd.observe.statsd import Statsd
+    from gnsqd.queues.journal.shipping import Shipper
     from nsqadmin_cli.web.process import PageProcess
 
 
@@ -73,7 +74,7 @@ class NSQD(DaemonProcess):
         self._registry = Registry()
         self._rule_book = broker_rules.RuleBook()
         self._metadata_file = metadata.MetadataFile(
-            self._metadata_path, self._registry.metadata, self._syncer, log, options.durability == "disk"
+            self._metadata_path, self._registry.metadata, self._syncer, log, options.durability in ("disk", "store")
         )
         self._drain = Drain(self._registry, options.drain_timeout, log, self._spawn, partial(self.request_exit, 0))
         self._free_disk = FreeDisk(options.data_path, options.min_free_disk, log) if options.min_free_disk else None
@@ -92,6 +93,7 @@ class NSQD(DaemonProcess):
         self._auth: Auth | None = None
         self._statsd: Statsd | None = None
         self._demo: Demo | None = None
+        self._shipper: Shipper | None = None
         self._service_manager = ServiceManager(self._registry, self._drain, log)
 
     # Start
@@ -115,8 +117,10 @@ class NSQD(DaemonProcess):
         log.info(version_string())
         log.info("ID: %d", options.node_id)
         log.info("gnsqd v%s (%s%s)", VERSION, lane(), ", native sockets" if HAS_NATIVE_SOCKETS else "")
+        if options.log_store:
+            self._attach_store()
         try:
-            self._data_path = DataPath(options, log, self._syncer, self._health.note, self._check_exit)
+            self._data_path = DataPath(options, log, self._syncer, self._health.note, self._check_exit, self._shipper)
             environment = Environment(
                 options=options,
                 log=log,
@@ -149,6 +153,21 @@ class NSQD(DaemonProcess):
 
             self._demo = Demo(self._listeners["TCP"].address, self._registry, log, self._spawn)
             self._demo.start()
+
+    def _attach_store(self) -> None:
+        from gnsqd.queues.journal.shipping import Shipper  # few have it
+
+        options = self._options
+        try:
+            self._shipper = shipper = Shipper(options, self._log, partial(self.request_exit, 1))
+            self._metadata_file.on_written = shipper.note_metadata
+            self._registry.store_figures = shipper.figures
+            self._health.is_store_away = lambda: shipper.is_away
+            shipper.attach()
+        except StorageError as error:
+            if self._shipper is None or options.durability == "store":
+                raise StartError(f"--log-store: {error}") from error
+            self._log.warn("STORE: %s; nothing follows there until it answers", error)
 
     def _listen(self, has_tls: bool) -> None:
         options = self._options
@@ -229,6 +248,8 @@ class NSQD(DaemonProcess):
         self._spawn("syncLoop", self._syncer.syncLoop)
         self._spawn("journalLoop", self._data_path.journals.journal_loop)
         self._spawn("compactionLoop", self._data_path.journals.compaction_loop)
+        if self._shipper is not None:
+            self._shipper.start(self._spawn)
         self._spawn("persistLoop", self._metadata_file.persist_loop)
         self._spawn("healthLoop", self._health.loop)
         if self._options.bounded:
@@ -343,6 +364,7 @@ class NSQD(DaemonProcess):
             admin and admin.stop,
             self._debug.stop,
             self._ranges.stop,
+            self._shipper and self._shipper.hurry,
             partial(close_servers, servers),
             admin and admin.join,
             self._drain.stop,
@@ -357,6 +379,7 @@ class NSQD(DaemonProcess):
             self._queue_scan.stop,
             self._statsd and self._statsd.stop,
             self._data_path.journals.stop,
+            self._shipper and self._shipper.stop,
             self._syncer.stop,
             self._lock.release,
         ):

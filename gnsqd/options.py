@@ -29,7 +29,10 @@ TLS_REQUIRED_EXCEPT_HTTP = 1
 TLS_REQUIRED = 2
 
 BOUNDS = ("max_channel_depth", "max_topic_bytes", "message_ttl", "min_free_disk")
-_NOT_NEGATIVE = (*BOUNDS, "retention_bytes", "retention_time", "max_defer_time", "channel_idle_timeout")
+_NOT_NEGATIVE = (
+    *(*BOUNDS, "retention_bytes", "retention_time", "max_defer_time", "channel_idle_timeout"),
+    *("log_store_interval", "log_store_timeout", "log_store_retention"),
+)
 IDLE_POLICIES = ("pause", "empty", "delete", "none")
 TOPOLOGY_AWARE = "topology-aware-consumption"
 MOST_ATTEMPTS = 0xFFFF  # that are counted
@@ -256,9 +259,25 @@ class Options(Record):
 
     durability: str = _own(
         "none",
-        choices=("none", "process", "disk"),
+        choices=("none", "process", "disk", "store"),
         help="failures that acknowledged messages survive: none (as with nsqd, messages in memory are lost), "
-        "process (kill -9 of the process), or disk (power loss)",
+        "process (kill -9 of the process), disk (power loss), or store (loss of the machine; needs --log-store)",
+    )
+    log_store: str = _own(
+        "",
+        "<scheme>://<bucket>/<prefix> of this nsqd's log in an object store: s3, gs, az or file, with endpoint and "
+        "region as in ?endpoint=http://...; what journals write follows there, and an empty data path starts from it",
+    )
+    log_store_interval: int = _own_duration(
+        0,
+        "least time between two objects that are put there, unless one has 4 MiB (default 0, i.e., 250ms, or while "
+        "publishers wait, with --durability=store, as long as it takes to put one)",
+    )
+    log_store_timeout: int = _own_duration(
+        30 * SECOND, "time after which publishers that wait for a store that is away get an error"
+    )
+    log_store_retention: int = _own_duration(
+        0, "time for which objects stay there when the disk does not have their messages any more"
     )
     retention_bytes: int = _own(
         0,
@@ -499,6 +518,8 @@ def late_checks(options: Options) -> Iterator[Check]:
     yield 0 <= options.max_attempts <= MOST_ATTEMPTS, f"--max-attempts must be [0,{MOST_ATTEMPTS}]"
     yield not options.retention_time or options.retention_bytes > 0, "--retention-time needs --retention-bytes"
     yield not options.retention_bytes or options.durability != "none", "--retention-bytes needs --durability"
+    yield options.durability != "store" or bool(options.log_store), "--durability=store needs --log-store"
+    yield not options.log_store or options.durability != "none", "--log-store needs --durability"
     has_http = options.http_address and not options.http_address.startswith("@")
     has_ports = options.broadcast_http_port and (options.broadcast_tcp_port or ":" in options.tcp_address)
     has_page = has_http or (options.embedded_lookupd_http_address and has_ports) or not options.admin_http_address

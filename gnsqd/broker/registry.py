@@ -1,7 +1,7 @@
 """All topics of the daemon, their entries in nsqd.dat, and the daemon's health."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import time
 from typing import TypeVar
 
@@ -32,6 +32,7 @@ class Registry:
         self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to report
         self.error: Exception | None = None  # of the last disk write; None when it succeeded
         self.idle_actions: dict[str, int] = {}  # by policy; empty if no channel ever had an idle timeout
+        self.store_figures: Callable[[], dict[str, float]] = dict  # of --log-store, empty without
         self._exiting = False
 
     def attach(self, environment: Environment) -> None:

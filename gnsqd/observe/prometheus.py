@@ -37,6 +37,13 @@ Labels = dict[str, str]
 Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]  # name, type, help, points
 _SUFFIXES = {"counter": "_total", "info": "_info"}  # of the points' names, by type
 
+_STORE_FIGURES = {  # with --log-store, type and help
+    "log_store_lag_seconds": ("gauge", "Time since something was written that the log store does not have, else 0."),
+    "log_store_lag_bytes": ("gauge", "Bytes of journals that the log store does not have."),
+    "log_store_puts": ("counter", "Objects of the log that were put."),
+    "log_store_errors": ("counter", "Calls of the log store that failed."),
+}
+
 
 class ScrapedClient(Consumer, Protocol):
     """A TCP client, which may also publish."""
@@ -139,6 +146,8 @@ class MetricsPage(Collector):
         if self.options.min_free_disk:
             help = "Whether publishers are refused because less is free than --min-free-disk (1) or not (0)."
             yield _gauge("gnsqd_low_on_disk", help, self.registry.low_on_disk)
+        for figure, value in self.registry.store_figures().items():
+            yield f"gnsqd_{figure}", *_STORE_FIGURES[figure], [({}, value)]
         if self.registry.idle_actions:
             help = "Channels paused, emptied or deleted because they had no consumers."
             points = [({"policy": policy}, count) for policy, count in self.registry.idle_actions.items()]

@@ -18,6 +18,7 @@ from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
     from gnsqd.queues.journal.journal import Journal
+    from gnsqd.queues.journal.shipping import Shipper
     from gnsqd.queues.journal.store import JournalStore
 
 CONVERTED_AT_ONCE = 8  # journals; most of it is waiting for fsync
@@ -34,12 +35,13 @@ class DataPath:
         syncer: Syncer,
         set_health: Callable[[Exception | None], None],
         check_exit: Callable[[], None] = lambda: None,
+        shipper: "Shipper | None" = None,
     ) -> None:
         names = list_names(options.data_path)
         data_files = DataFiles(options.data_path, names)
         clean_up(data_files, names, log)
         self.context = Context(options, log, data_files, syncer, set_health, check_exit)
-        self.journals = Journals(options, names, log, syncer, set_health)
+        self.journals = Journals(options, names, log, syncer, set_health, shipper)
 
     def open_store(self, topic: str) -> Store:
         """Opens the store of a topic; raises StorageError."""

@@ -138,6 +138,7 @@ class MetadataFile:
         self._end = Event()  # of the next write that ends
         self._bell = Event()
         self._closing = self._closed = False
+        self.on_written: Callable[[], None] = lambda: None
 
     def note_change(self, topic: str) -> None:
         """Reports that a topic or one of its channels came, changed or went. Never yields."""
@@ -176,6 +177,7 @@ class MetadataFile:
         try:
             self._syncer.run(self._save, list(self._encoded.values()), all_rules)
             self._written = self._tried
+            self.on_written()
         except BaseException:
             self._rules_changed |= rules_changed
             raise

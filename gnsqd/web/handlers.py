@@ -394,6 +394,7 @@ class DaemonAPI(Record):
             "cpu_seconds": time.process_time(),
             "memory_bytes": self._debug.memory.resident(),
             "connection_count": len(self._tcp_server.clients),
+            **self._registry.store_figures(),
         }
         with suppress(OSError):
             disk = os.statvfs(self._options.data_path or ".")

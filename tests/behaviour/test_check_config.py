@@ -71,7 +71,7 @@ EXPECTED = {
     "ERROR: Resolve failed to coerce value true (2s) for field SyncTimeout - invalid time.Duration value type bool",
     "failed parsing log_level trace",
     '--log-format must be text or json, not "xml"',
-    '--durability must be none, process or disk, not "maybe"',
+    '--durability must be none, process, disk or store, not "maybe"',
     "--max-deflate-level must be [1,9]",
     "--mem-queue-size must be >= 0",
     "--retention-time needs --retention-bytes",

@@ -295,7 +295,7 @@ NO_DEMO = "--demo has clients without TLS and AUTH: leave out"
         (["--max-defer-time=-1s"], "--max-defer-time must be >= 0"),
         (["--overflow-policy=drop"], '--overflow-policy must be reject, drop-oldest or drop-idle, not "drop"'),
         (["--sigterm=Drain"], '--sigterm must be exit or drain, not "Drain"'),
-        (["--durability=Disk"], '--durability must be none, process or disk, not "Disk"'),
+        (["--durability=Disk"], '--durability must be none, process, disk or store, not "Disk"'),
         (["--max-attempts=-1"], "--max-attempts must be [0,65535]"),
         (["--max-attempts=65536"], "--max-attempts must be [0,65535]"),
         (["--auth-http-request-method=PUT"], "--auth-http-request-method must be post or get"),
@@ -304,6 +304,17 @@ NO_DEMO = "--demo has clients without TLS and AUTH: leave out"
         (["--retention-bytes=1000000"], "--retention-bytes needs --durability"),
         (["--durability=process", "--retention-time=1h"], "--retention-time needs --retention-bytes"),
         (["--durability=process", "--retention-bytes=-1"], "--retention-bytes must be >= 0"),
+        (["--durability=store"], "--durability=store needs --log-store"),
+        (["--log-store=file:///tmp/x"], "--log-store needs --durability"),
+        (
+            ["--durability=disk", "--log-store=s3://b/p?secret=x"],
+            "--log-store: s3://b/p?secret=x: secret is not endpoint or region; credentials and all else are set by the "
+            "environment",
+        ),
+        (
+            ["--durability=disk", "--log-store=http://b"],
+            "--log-store: http://b: expected s3, gs, az, file://..., such as s3://BUCKET/PREFIX",
+        ),
         (["--channel-rules=t:c"], f'--channel-rules must be {RULES_FORM}, not "t:c"'),
         (["--channel-rules=t:c:speed=1"], f'--channel-rules must be {RULES_FORM}, not "t:c:speed=1"'),
         (["--channel-rules=t:c:rate=fast"], '--channel-rules: invalid rate in "t:c:rate=fast"'),

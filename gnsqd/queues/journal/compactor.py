@@ -26,7 +26,7 @@ from gnsqd.queues.journal.log import Log
 from gnsqd.queues.journal.segments import AppendedFile
 from gnsqd.queues.journal.states import QueueStates
 from gnsqd.shared.errors import StorageError
-from gnsqd.shared.journal.records import RETENTION, PutBatch, first_line
+from gnsqd.shared.journal.records import EPOCH, RETENTION, PutBatch, first_line
 from gnsqd.shared.journal.replay import Replay
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.shared.journal.spans import Spans
@@ -241,6 +241,7 @@ class Compactor:
         with log.syncer.keeping(group[-1].path):
             copy = rewriting.finish()
         gone = log.segments.replace(group, copy)
+        log.note_changed()
         if copy is None:
             log.segments.delete(gone)
         else:
@@ -249,8 +250,9 @@ class Compactor:
         return True
 
     def _may_compact(self, group: Sequence[Segment] = ()) -> bool:
-        segments = self._log.segments.all
-        return not self._closed and len(segments) > 0 and self._log.is_snapshot_safe and set(group) <= set(segments)
+        log, segments = self._log, self._log.segments.all
+        is_possible = not self._closed and len(segments) > 0 and log.is_snapshot_safe
+        return is_possible and set(group) <= set(segments) and all(map(log.may_go, group))
 
     def _delete_replaced(self) -> None:
         """Deletes the segments of which there are copies, once these survive what they are to survive; raises
@@ -372,7 +374,11 @@ class Rewriting:
     def _write(self) -> None:
         batch, self._batch = self._batch, PutBatch(self._log.encoder)
         if batch.puts:
-            head = b"" if self._target.size else first_line(self._target.salt)
+            head = b""
+            if not self._target.size:
+                head = first_line(self._target.salt)
+                if epoch := self._log.epoch:  # who reads a log store knows by it to which log the copy belongs
+                    head += self._log.encoder.record(EPOCH, epoch)
             size = self.file.write([head, *batch.puts], self._target.size)
             self._target.note_batch(batch, self._target.size + len(head), size)
 

@@ -12,7 +12,6 @@ name that a log gets when somebody first asks for it, distinguishes it from anot
 made again, or after the data directory was removed.
 """
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -268,7 +267,7 @@ class LogRange(TopicHistory):
         """The name of this log. May yield."""
         log = self._journal.log
         if not log.epoch:
-            log.epoch = os.urandom(8)
+            log.take_name()
             log.declare(EPOCH, log.encoder.record(EPOCH, log.epoch))
         if not log.is_epoch_safe:
             self._journal.commit()

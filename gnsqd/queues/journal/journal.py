@@ -15,7 +15,7 @@ from collections.abc import Callable
 from gnsqd.log import Logger
 from gnsqd.options import Options
 from gnsqd.queues.journal.compactor import Compactor, Retention
-from gnsqd.queues.journal.log import Log
+from gnsqd.queues.journal.log import Follower, Log
 from gnsqd.queues.journal.segments import OpenFiles
 from gnsqd.queues.journal.states import QueueStates
 from gnsqd.shared.errors import StorageError, is_disk_full
@@ -39,6 +39,7 @@ class Journal:
         on_dirty: "Callable[[Journal], None]",
         open_files: OpenFiles,
         reserve: Reserve,
+        shipper: Follower | None,
     ) -> None:
         self.topic = topic
         self.closed = False
@@ -49,14 +50,15 @@ class Journal:
         self.replay = Replay(topic, logger, repairs=True)
         self.replay.read([path for _, path in paths])
         next_segment = max((number for number, _ in paths), default=-1) + 1
-        self.log = Log(
-            topic, options, self.replay, next_segment, logger, syncer, open_files, self._note_dirty, self._note_synced
-        )
+        bells = self._note_dirty, self._note_synced
+        self.log = Log(topic, options, self.replay, next_segment, logger, syncer, open_files, *bells, shipper)
         self.states = QueueStates(self.log.encoder, self.replay.next_queue, open_files, self._note_dirty)
         self.retention = Retention(self.log, self.states, options, self.replay, self.commit)
         self.compactor = Compactor(self.retention, reserve, self.flush, self.commit)
         if not self.log.durable:
             self.log.mark_continued()
+        if shipper is not None:
+            shipper.opened(self.log)
 
     def forget_replay(self) -> None:
         """Drops all that the replay found: it has its place."""

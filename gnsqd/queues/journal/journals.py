@@ -22,6 +22,7 @@ from gnsqd.storage.syncer import Syncer
 
 if TYPE_CHECKING:
     from gnsqd.queues.journal.journal import Journal
+    from gnsqd.queues.journal.log import Follower
     from gnsqd.queues.journal.segments import OpenFiles
 
 FLUSH_SECONDS = 0.005
@@ -53,11 +54,13 @@ class Journals:
         log: Logger,
         syncer: Syncer,
         on_error: Callable[[StorageError | None], None],
+        shipper: "Follower | None" = None,
     ) -> None:
         self._options = options
         self._log = log
         self._syncer = syncer
         self._on_error = on_error
+        self._shipper = shipper
         self._found = find_journals(options.data_path, names)
         self._dirty: dict[Journal, None] = {}
         self._failing: dict[Journal, float] = {}  # when to try again
@@ -81,7 +84,7 @@ class Journals:
 
         self._open_files = self._open_files or OpenFiles()
         paths = self._found.pop(topic, [])
-        together = self._syncer, self._note, self._open_files, self._reserve
+        together = self._syncer, self._note, self._open_files, self._reserve, self._shipper
         journal = Journal(topic, self._options, paths, self._log, *together)
         self._all.add(journal)
         self._note_old(journal)

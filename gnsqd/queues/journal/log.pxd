@@ -6,8 +6,8 @@ from gnsqd.shared.journal.segment cimport Segment
 cdef class Log:
     cdef public str topic, data_path
     cdef public bytes epoch
-    cdef public bint durable, is_epoch_safe
-    cdef public object logger, syncer, open_files, segments, lost, begun
+    cdef public bint durable, is_epoch_safe, is_answered_by_store
+    cdef public object logger, syncer, shipper, open_files, segments, lost, begun, reclaim
     cdef public Encoder encoder
     cdef public list replaced
     cdef public long long next_number, snapshot_end, max_segment
@@ -30,6 +30,7 @@ cdef class LogTail:
     cdef public object file, failed
     cdef public list readers
     cdef public long long position, safe
+    cdef long long _stored_number
     cdef Log _log
     cdef object _on_synced, _commits
     cdef list _unsynced, _unconfirmed

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from sys import maxsize
 from time import monotonic
+from typing import Protocol
 
 from gnsqd.hub.cooperative import Report
 from gnsqd.hub.doorbell import Doorbell
@@ -34,6 +35,15 @@ MEAN_OVER = 1 << 17  # messages put last, of which a mean size is
 Puts = tuple[list[bytes], list[Mark]]  # `puts` and `marks` of a `PutBatch`
 
 
+class Follower(Protocol):
+    """Keeps a copy of logs somewhere else: `shipping.Shipper`."""
+
+    def opened(self, log: "Log") -> None: ...
+    def note(self, log: "Log", size: int = 0) -> None: ...
+    def needs(self, segment: Segment) -> bool: ...
+    def call_when_stored(self, log: "Log", report: Report) -> None: ...
+
+
 class Log:
     """Owns the segments, and the messages that are not written yet.
 
@@ -50,12 +60,15 @@ class Log:
         open_files: OpenFiles,
         on_dirty: Callable[[], None],
         on_synced: Callable[[], None],
+        shipper: "Follower | None",
     ) -> None:
         self.topic = topic
         self.data_path = options.data_path
         self.durable = options.durability != "process"  # a conversion must not be undone by a loss of power
         self.logger = logger
         self.syncer = syncer
+        self.shipper = shipper
+        self.is_answered_by_store = options.durability == "store"
         self.open_files = open_files
         self.encoder = Encoder(random.getrandbits(32))
         self.segments = Segments(topic, replay.segments, logger, open_files, syncer.remove)
@@ -65,6 +78,7 @@ class Log:
         self.next_number = replay.next_number
         self.unwritten = PutBatch(self.encoder)
         self.tail = LogTail(self, on_synced)
+        self.reclaim = on_synced  # deletes what had to wait for the store
         self.begun = monotonic()  # when the last segment was
         self.snapshot_end = 0  # the position behind the last snapshot
         self._on_dirty = on_dirty
@@ -108,6 +122,12 @@ class Log:
         self._lasting[type] = record
         self.unwritten.lasts.append(record)
         self._on_dirty()
+
+    def take_name(self) -> None:
+        """Gives the log a random name, unless it has one, for segments that begin from now on."""
+        if not self.epoch:
+            self.epoch = os.urandom(8)
+            self._lasting[EPOCH] = self.encoder.record(EPOCH, self.epoch)
 
     def write(self, segment: Segment, file: AppendedFile, head: bytes, notes: list[bytes]) -> None:
         """Writes what was appended, between these records; StorageError: nothing is written."""
@@ -169,6 +189,8 @@ class Log:
         begin = self.tail.position
         segment = Segment(file.path, self.encoder.salt, first)
         segment.size = size
+        if self.shipper is not None:
+            self.take_name()  # a store keeps messages of a topic beyond its deletion, and those of the next are others
         lasting = [self._lasting[type] for type in sorted(self._lasting)]
         self.write(segment, file, b"".join([rest, *lasting]), [])
         self._next_segment += 1
@@ -184,10 +206,24 @@ class Log:
 
     def mark_continued(self) -> None:
         """Has segments record that another follows, as the last one survives what it is to survive."""
-        for segment in self._unmarked:
+        unmarked, self._unmarked = self._unmarked, []
+        for segment in unmarked:
             if segment in self.segments.all:
                 mark_continued(segment)
-        self._unmarked = []
+                self.note_changed()
+
+    def is_final(self, segment: Segment) -> bool:
+        """Returns True if the file of a segment changes no more, unless a copy replaces it."""
+        return segment is not self.segments.all[-1] and segment not in self._unmarked
+
+    def note_changed(self, size: int = 0) -> None:
+        """Has a log store follow: `size` bytes were written, or files came or went."""
+        if self.shipper is not None:
+            self.shipper.note(self, size)
+
+    def may_go(self, segment: Segment) -> bool:
+        """Returns False if a segment that nobody needs has to wait for a store that keeps it."""
+        return self.shipper is None or not self.shipper.needs(segment)
 
     @property
     def is_snapshot_safe(self) -> bool:
@@ -205,8 +241,9 @@ class Log:
         """Deletes the oldest segments without messages from `number` on, unless their records of queues are needed."""
         if self.is_snapshot_safe:
             segments = self.segments.all
-            while len(segments) > 1 and segments[0].end <= number:
+            while len(segments) > 1 and segments[0].end <= number and (at_once or self.may_go(segments[0])):
                 self.segments.delete([segments.pop(0)], at_once)
+                self.note_changed()
             if self._void:
                 self.segments.delete(self._void)
                 self._void = []
@@ -247,6 +284,7 @@ class Log:
         """Deletes all files, those of these `segments` last and in this order, after `close`."""
         self.segments.delete([*self._void, *self._abandoned, *self.replaced, *segments])
         self.segments.all = []
+        self.note_changed()
 
 
 class LogTail:
@@ -266,6 +304,9 @@ class LogTail:
         self._on_synced = on_synced
         self._unsynced: list[AppendedFile] = []  # that are no longer written
         self._unconfirmed: list[tuple[int, Puts]] = []  # messages, and the position behind them
+        self._stored_number = maxsize  # behind the last message that a store is known to have, where that counts
+        if log.is_answered_by_store:
+            self._stored_number = log.next_number
         self._has_new_files = False
         self._syncing = False
         self._commits = GroupCommit(self._begin_sync)
@@ -276,6 +317,7 @@ class LogTail:
         try:
             size = file.write(parts, begin)
             self.position += size
+            self._log.note_changed(size)
             if not self._log.durable:
                 self._note_safe(self.position)
             elif batch.puts:
@@ -292,6 +334,9 @@ class LogTail:
     @property
     def safe_number(self) -> int:
         """Returns the number behind the last message that survives what it is to survive."""
+        return min(self._synced_number(), self._stored_number)
+
+    def _synced_number(self) -> int:
         unconfirmed = min((marks[0][0] for _, (_, marks) in self._unconfirmed), default=maxsize)
         return min(unconfirmed, self._log.unwritten.first, self._log.next_number)
 
@@ -351,9 +396,14 @@ class LogTail:
                 file.close()
             self.failed = None
             self._unconfirmed = [each for each in self._unconfirmed if each[0] > position]
-            self._note_safe(position)
             if self.file is not None:
                 self._release(self.file)
+            shipper = self._log.shipper
+            if shipper is not None and self._log.is_answered_by_store:
+                end = partial(self._end_store, report, position, self._synced_number())
+                shipper.call_when_stored(self._log, end)
+                return
+            self._note_safe(position)
             self._on_synced()
         elif isinstance(error, StorageError):
             self._log.logger.error("JOURNAL(%s): failed to sync - %s", self._log.topic, error)
@@ -363,6 +413,13 @@ class LogTail:
             self._close_files()
             lost, self._unconfirmed = self._unconfirmed, []
             self._log.append_again([puts for _, puts in lost])
+        report(error)
+
+    def _end_store(self, report: Report, position: int, number: int, error: Exception | None) -> None:
+        if error is None:
+            self._stored_number = max(self._stored_number, number)
+            self._note_safe(position)
+            self._on_synced()
         report(error)
 
     def close(self) -> None:
