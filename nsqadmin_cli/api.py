@@ -155,13 +155,16 @@ class TopicStats(_TopicFigures, frozen=True, gc=False):
 
 
 class ProcessStats(Struct, frozen=True, gc=False):
-    """The process of a gnsqd, and the disk of its data: 0 bytes if it cannot query that."""
+    """The process of a gnsqd, and the disk of its data: 0 bytes if it cannot query that. `log_store_lag_bytes` of its
+    log are not yet in the object store, the oldest since `log_store_lag_seconds`; 0 without --log-store."""
 
     cpu_seconds: float  # since its start
     memory_bytes: Natural
     connection_count: Natural
     disk_bytes: Natural = 0
     free_disk_bytes: Natural = 0
+    log_store_lag_seconds: Age = 0.0
+    log_store_lag_bytes: Natural = 0
 
     @property
     def is_low_on_disk(self) -> bool:

@@ -37,6 +37,7 @@ from nsqadmin_cli.message import MessageRow
 from nsqadmin_cli.output import Advance, Confirm, note, progress
 from nsqadmin_cli.ranges import LogConsumer, begin_option
 from nsqadmin_cli.snapshot import names_of, no_such
+from nsqadmin_cli.stored_ranges import StoreConsumer
 from nsqadmin_cli.units import grouped, plural, printable, suggestion
 
 _GOODBYE = 2.0  # seconds that a node has to confirm what was finished
@@ -297,7 +298,7 @@ def ephemeral_channel(purpose: str) -> str:
 @dataclass(frozen=True)
 class Source:
     """To consume: without `follow`, it ends when the channel is empty; `create` and `yes` are as in `start`. With
-    `begin`, the logs are read instead, without `follow` up to `end`."""
+    `begin`, the logs are read instead, without `follow` up to `end`; with `store`, that at this URL."""
 
     options: ConsumerOptions
     count: int | None
@@ -306,6 +307,7 @@ class Source:
     yes: bool
     begin: str | None = None
     end: str = "next"
+    store: str | None = None
 
 
 count_option = option("Stop after N messages.", click.IntRange(1), "-n", "--count")
@@ -319,17 +321,20 @@ auth_option = option(
 
 
 def _source(**values: Any) -> Source:
-    channel, begin, end, create, follow, count, in_flight, secret, yes = map(values.pop, _SOURCE)
+    channel, begin, end, store, create, follow, count, in_flight, secret, yes = map(values.pop, _SOURCE)
     if begin is not None and (channel or create):
         raise click.UsageError("--from reads without a channel: leave out --channel and --create.")
     if end is not None and (begin is None or follow):
         raise click.UsageError("--to requires --from, without --follow.")
+    if store is not None and (begin is None or follow):
+        raise click.UsageError("--from-store requires --from, without --follow.")
     if create and not channel:
         raise click.UsageError("--create requires --channel.")
     window = min(in_flight, count or in_flight)  # what is taken and given back counts as an attempt
     name = channel or ("" if begin is not None else ephemeral_channel(click.get_current_context().info_name or ""))
     options = ConsumerOptions(name, window, auth_secret=secret)
-    return Source(options, count, follow or not (channel or begin), create, yes, begin, "next" if end is None else end)
+    until = "next" if end is None else end
+    return Source(options, count, follow or not (channel or begin), create, yes, begin, until, store)
 
 
 _SOURCE = {
@@ -340,6 +345,12 @@ _SOURCE = {
     ),
     "begin": begin_option,
     "end": option("With --from: stop before this POINT, by default what is new now.", None, "--to", metavar="POINT"),
+    "store": option(
+        "With --from: read the log in the object store at this URL, the --log-store of a gnsqd, instead of nodes.",
+        None,
+        "--from-store",
+        metavar="URL",
+    ),
     "create": flag("Create the channel if it does not exist."),
     "follow": flag("Continue with new messages when --channel is empty, or --from is at the end."),
     "count": count_option,
@@ -377,7 +388,9 @@ def transfer(
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     count, moved, interrupted = source.count, 0, False
     consumer: Any = ClusterConsumer(cluster, [topic], source.options)
-    if source.begin is not None:
+    if source.begin is not None and source.store is not None:
+        consumer = StoreConsumer(source.store, topic, source.begin, source.end)
+    elif source.begin is not None:
         consumer = LogConsumer(cluster, [topic], source.begin, None if source.follow else source.end)
     total = count or (None if source.follow else consumer.waiting() or None)
     kept: set[bytes] = set()  # ids of what is not finished, and goes back at the end

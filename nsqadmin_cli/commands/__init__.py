@@ -85,6 +85,7 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
         Entry("data convert", "Move the messages of journals to disk queues, which the real nsqd reads."),
         Entry("data repair", "Make a repaired copy of a data directory."),
         Entry("data recover-bad", "Recover the messages in files that nsqd set aside as .bad."),
+        Entry("data restore", "Restore a data directory from the log that gnsqd keeps in an object store."),
     ),
     "gnsqadmin itself": (
         Entry("cheat", "Print the ten commands that are used most.", "context"),

@@ -65,7 +65,8 @@ def copy(
     Without --channel, messages published from now on are copied, until Ctrl-C; other channels are not affected. If
     messages arrive faster than they can be copied, some may be missing in the copy.
 
-    With --from, nothing is consumed: messages in the logs of nodes are copied, as with gnsqadmin save.
+    With --from, nothing is consumed: messages in the logs of nodes, or with --from-store in an object store, are
+    copied, as with gnsqadmin save.
 
     A destination that cannot be reached is retried for 20 seconds. Messages get a new id and timestamp there.
     """
@@ -76,7 +77,8 @@ def copy(
     name = destination or topic
     nodes = target.nsqds()
     lookupd_errors = [] if target is cluster else target.lookupd_errors
-    if name == topic and {node.address for node in nodes} & {node.address for node in cluster.nsqds()}:
+    comes_from = [] if source.store or name != topic else cluster.nsqds()
+    if {node.address for node in nodes} & {node.address for node in comes_from}:
         text = "source and destination are the same: give another DESTINATION, or another cluster"
         raise click.UsageError(f"{text}, as with --to-context.")
     publisher = Sender(nodes, patience=PATIENCE, rate=rate)
@@ -110,6 +112,7 @@ class SavedFile:
         gnsqadmin save orders - -n 100 | jq .body
         gnsqadmin save orders orders.ndjson --channel archive --create --follow
         gnsqadmin save orders orders.ndjson.gz --from -1h --to -30m
+        gnsqadmin save orders old.ndjson.gz --from 2026-11-01T00:00:00Z --from-store s3://backup/nsqd-1
     """,
     document=f"""
         topic, channel, file, messages, bytes (of their bodies), seconds
@@ -136,6 +139,9 @@ def save(
 
     With --from, nothing is consumed: the logs of gnsqd nodes with --durability are saved from POINT up to, but not
     including, --to, and the number to continue from is printed. POINT is as for gnsqadmin topic range.
+
+    With --from-store, the messages come from the object store in which a gnsqd with --log-store keeps its log, also
+    when that gnsqd is gone, and as far back as --log-store-retention. POINT cannot be an id then.
     """
     started = time.monotonic()
     row = SavedFile(topic, source.options.channel, file)

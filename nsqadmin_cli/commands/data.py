@@ -1,13 +1,14 @@
-"""`gnsqadmin data`: the data directory of a stopped nsqd.
+"""`gnsqadmin data`: the data directory of a stopped nsqd, and its log in an object store.
 
-`ls` and `verify` only read; `export`, `convert`, `repair` and `recover-bad` write its messages elsewhere.
+`ls` and `verify` only read; `export`, `convert`, `repair` and `recover-bad` write its messages elsewhere; `restore`
+makes a directory.
 """
 
 import os
 import shlex
 import time
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import click
 
 from gnsqd.log import Level, Logger
+from gnsqd.queues.moment import parse_moment
 from gnsqd.shared.directory import (
     METADATA,
     DataDirectory,
@@ -26,9 +28,10 @@ from gnsqd.shared.directory import (
     make_plan,
 )
 from gnsqd.shared.errors import StartError, StorageError
+from gnsqd.shared.log_store import LogStore, moment, wal_path
 from nsqadmin_cli.archive import DASH, ArchiveWriter
 from nsqadmin_cli.change import Shown
-from nsqadmin_cli.command_base import Combined, argument, command, flag, option
+from nsqadmin_cli.command_base import Combined, Parsed, argument, command, flag, option
 from nsqadmin_cli.datadir.checking import (
     Checker,
     DataProblem,
@@ -39,15 +42,25 @@ from nsqadmin_cli.datadir.checking import (
 )
 from nsqadmin_cli.datadir.records import DEFAULT_MAX_MSG_SIZE, MessageFile, Saved, describe_missing, export_queue
 from nsqadmin_cli.datadir.repairing import BadFile, Repair, exchange, put_back
+from nsqadmin_cli.datadir.restoring import is_url, opened, restore_log
 from nsqadmin_cli.errors import AdminError, ExitCode, NotOnNode
 from nsqadmin_cli.message import DOCUMENT
 from nsqadmin_cli.output import Advance, Confirm, Output, note, progress, report
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Grid, Line, Tone, column, described, json_only, table_of
-from nsqadmin_cli.units import plural
+from nsqadmin_cli.units import plural, printable
 
 _QUICKLY_READ = 20_000_000  # bytes
 
 directory_argument = argument(click.Path(exists=True, file_okay=False))
+
+
+class _DirectoryOrURL(click.Path):
+    """An existing directory, or the URL of a log."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_url(str(value)) else super().convert(value, param, ctx)
+
+
 max_size_option = option(
     "The --max-msg-size of nsqd, which treats larger messages as damage; gnsqd delivers them.",
     click.IntRange(1),
@@ -85,9 +98,9 @@ def reading(description: str, size: int, *, quiet: bool = False) -> AbstractCont
     return progress(description, size, "bytes", shown=not quiet and size >= _QUICKLY_READ)
 
 
-def head(data_dir: DataDirectory, running: bool) -> list[Block]:
-    """Returns the directory, the process that uses it, and errors in nsqd.dat."""
-    facts = {"directory": Cell(data_dir.path, Tone.STRONG)}
+def head(data_dir: DataDirectory, running: bool, **more: Cell) -> list[Block]:
+    """Returns the directory, `more` about it, the process that uses it, and errors in nsqd.dat."""
+    facts = {"directory": Cell(data_dir.path, Tone.STRONG)} | more
     if running:
         facts["in use by"] = Cell(describe_holder(data_dir.path), Tone.NODE)
     if data_dir.listed is None:
@@ -115,25 +128,29 @@ class VerifiedJournal:
     sound: bool = json_only()
 
 
+_VERIFIED = (
+    """
+    directory
+    running  whether an nsqd runs on it
+    sound    whether there is no damage
+    """,
+    described("queues", "list", VerifiedQueue),
+    described("journals", "list, of gnsqd with --durability", VerifiedJournal),
+    described("findings", "list", DataProblem),
+)
+
+
 @command(
     examples="""
         gnsqadmin data verify /var/lib/nsqd
         gnsqadmin data verify /var/lib/nsqd --topic orders --json | jq .findings
         gnsqadmin data verify /var/lib/nsqd && systemctl start gnsqd
+        gnsqadmin data verify s3://backup/nsqd-1
     """,
-    document=(
-        """
-        directory
-        running  whether an nsqd runs on it
-        sound    whether there is no damage
-        """,
-        described("queues", "list", VerifiedQueue),
-        described("journals", "list, of gnsqd with --durability", VerifiedJournal),
-        described("findings", "list", DataProblem),
-    ),
+    document=_VERIFIED,
 )
 def verify(
-    directory: str = directory_argument,
+    directory: str = argument(_DirectoryOrURL(exists=True, file_okay=False)),
     which: Which = which_option,
     max_msg_size: int = max_size_option,
 ) -> Shown:
@@ -141,11 +158,19 @@ def verify(
     corrects it. The exit code is 1 if there is damage.
 
     While an nsqd runs on the directory, files may disagree, so only damage within files is reported.
+
+    DIRECTORY may also be the URL of a gnsqd's --log-store, which is restored to a temporary directory and removed
+    again; TMPDIR specifies where.
     """
-    data_dir = list_directory(directory)
-    running = is_held(directory)
-    if running:
-        note(f"Note: {directory} is in use by {describe_holder(directory)}; what it writes meanwhile is ignored.")
+    with opened(directory) as data_dir:
+        running = is_held(directory)
+        if running:
+            note(f"Note: {directory} is in use by {describe_holder(directory)}; what it writes meanwhile is ignored.")
+        return _verified(data_dir, which, running=running, max_msg_size=max_msg_size)
+
+
+def _verified(data_dir: DataDirectory, which: Which, *, running: bool, max_msg_size: int, **more: Cell) -> Shown:
+    """Reads all files; returns the answer of verify, with `more` about the directory."""
     queues = select(data_dir, which)
     reports, findings = check(data_dir, queues, running=running, max_msg_size=max_msg_size)
     stored = data_dir.select_journals(which.topic)
@@ -169,7 +194,7 @@ def verify(
         in_journals += [VerifiedJournal(name, count) for name, count in counts.items() if name != each.name]
     document = {"directory": data_dir.path, "running": running, "sound": not damaged}
     document |= {"queues": checked, "journals": [row for row in in_journals if row.state], "findings": findings}
-    blocks = head(data_dir, running)
+    blocks = head(data_dir, running, **more)
     blocks.append(table_of(VerifiedQueue, checked, total=plural(len(checked), "queue"), empty="No queues."))
     blocks += [table_of(VerifiedJournal, in_journals)] if journals else []
     blocks += [*problem_blocks(findings), _verdict(reports, journals, damaged)]
@@ -568,3 +593,60 @@ def recover_bad(
             blocks.append(Line.of(f"{text} recovers them.", Tone.NOTE))
         output.show(document, [*blocks, *([Line.of(summary)] if messages else [])])
     return report([AdminError(f"{bad.file}: {bad.error}") for bad in files if bad.error])
+
+
+def _parse_time(text: str) -> int:
+    try:
+        return parse_moment(text)
+    except ValueError:
+        forms = "a time ago (-15m), or a time with its zone (2026-11-23T14:00:00Z)"
+        raise ValueError(f"{printable(repr(text), 100)} is not {forms}.") from None
+
+
+@command(
+    examples="""
+        gnsqadmin data restore s3://backup/nsqd-1 /var/lib/nsqd
+        gnsqadmin data restore s3://backup/nsqd-1 /mnt/before --until -2h
+        gnsqadmin data restore 's3://nsq/a?endpoint=http://nas:7070' /var/lib/nsqd --json
+    """,
+    document=(
+        """
+        url
+        number   of the object that ends the restored state
+        time     when it was written, unix seconds
+        host     that wrote it
+        is_newest
+                 false: the log goes on after it
+        """,
+        *_VERIFIED,
+    ),
+)
+def restore(
+    url: str = argument(),
+    directory: str = argument(click.Path(file_okay=False)),
+    until: int | None = option(
+        "Restore the last state that is not newer: a time ago (-15m), or a time with its zone (2026-11-23T14:00:00Z).",
+        Parsed("time", _parse_time),
+        metavar="TIME",
+    ),
+    max_msg_size: int = max_size_option,
+) -> Shown:
+    """URL is the --log-store of a gnsqd. DIRECTORY is made, or must be empty; files belong to the user who runs the
+    command, which should be gnsqd's. If it is interrupted, run it again: it continues. At the end, everything is
+    checked as by data verify.
+
+    A gnsqd that is started on DIRECTORY with the same --log-store continues the log, unless another one has done so
+    meanwhile: then it refuses to start, so that nothing is overwritten.
+    """
+    store = LogStore(url)
+    last = restore_log(store, directory, until)
+    is_newest = store.size(wal_path(last.number + 1)) < 0
+    about = Cell(f"object {last.number:,} of {url}, written by {last.host} at {moment(last.time)}")
+    everything = Which("", "")
+    shown = _verified(list_directory(directory), everything, running=False, max_msg_size=max_msg_size, state=about)
+    text = "gnsqd continues the log with this --data-path and --log-store."
+    if not is_newest:
+        text = "The log goes on after this state: gnsqd does not start here with this --log-store. Start it without, "
+        text += "or with another URL, where a new log begins."
+    state = {"url": url, "number": last.number, "time": last.time / 1e9, "host": last.host, "is_newest": is_newest}
+    return replace(shown, document=state | shown.document, blocks=[*shown.blocks, Line.of(text)])

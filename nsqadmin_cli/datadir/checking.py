@@ -160,7 +160,10 @@ class Checker:
 
     @property
     def _repair(self) -> str:
-        return shlex.join(["gnsqadmin", "data", "repair", self._directory.path])
+        path = self._directory.path
+        # What is at a URL is repaired in a directory.
+        words = ["restore", path, "DIRECTORY"] if "://" in path else ["repair", path]
+        return shlex.join(["gnsqadmin", "data", *words])
 
     def check_directory(self) -> Iterator[DataProblem]:
         """Yields the problems that do not concern a queue."""

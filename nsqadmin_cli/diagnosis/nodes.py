@@ -25,6 +25,8 @@ _BROADCAST = Remedy(
     "--broadcast-address=auto of gnsqd is the address from which it connects to nsqlookupd."
 )
 _SKEW = 2.0  # seconds between clocks that are too many
+_STORE_REMEDY = "Its log has the reason: the network, the credentials, or the limits of the store."
+_LAG = 30.0  # seconds that the log store may be behind: a put and its retries take less
 
 
 def examine_nodes(examination: Examination) -> Iterator[Finding]:
@@ -38,6 +40,7 @@ def examine_nodes(examination: Examination) -> Iterator[Finding]:
         yield Finding(CRITICAL, "no-nodes", "there are no nodes to examine", (), (remedy,))
     yield from _health(examination)
     yield from _low_disks(examination)
+    yield from _log_stores(examination)
     yield from _versions(examination)
     yield from _clocks(examination)
     missing = unregistered(examination)
@@ -72,9 +75,11 @@ def _unreachable(examination: Examination) -> Iterator[Finding]:
 def _health(examination: Examination) -> Iterator[Finding]:
     for address, node in examination.after.nodes.items():
         if node.health != "OK":
-            text = f"nsqd at {address} is unhealthy: its last write to disk failed"
             healed = "nsqd is healthy again after the next successful write."
-            remedy = Remedy(f"Free space on its disk, or repair it. {healed}")
+            target, remedy = "disk", Remedy(f"Free space on its disk, or repair it. {healed}")
+            if "log store" in node.health:  # with --durability=store
+                target, remedy = "its log store", Remedy(f"{_STORE_REMEDY} {healed}")
+            text = f"nsqd at {address} is unhealthy: its last write to {target} failed"
             yield Finding(CRITICAL, "unhealthy", text, (node.health,), (remedy,), node=str(address))
     for address, state in values_of(examination.drains).items():
         if state.draining:
@@ -91,6 +96,15 @@ def _low_disks(examination: Examination) -> Iterator[Finding]:
             free, share = units.size(process.free_disk_bytes), process.free_disk_bytes / process.disk_bytes
             largest = "the largest queues", examination.commands.on(address, "stats --sort backend_depth")
             yield _low_disk(f"nsqd at {address}", "room", share, free, *largest, node=str(address))
+
+
+def _log_stores(examination: Examination) -> Iterator[Finding]:
+    for address, node in examination.after.nodes.items():
+        if (process := node.process) is not None and process.log_store_lag_seconds > _LAG:
+            text = f"the log store of nsqd at {address} is {units.duration(process.log_store_lag_seconds)} behind"
+            size = f"{units.size(process.log_store_lag_bytes)} of its log are only on that machine"
+            risk = "if it is lost, so are acknowledged messages; with --durability=store, publishers wait instead"
+            yield Finding(WARNING, "log-store-behind", text, (size, risk), (Remedy(_STORE_REMEDY),), node=str(address))
 
 
 def _low_disk(of: str, what: str, share: float, free: str, queues: str, command: str, node: str = "") -> Finding:

@@ -118,6 +118,31 @@ def test_a_node_that_reports_little_free_disk_is_found(free: int, size: int, sev
     assert findings == [(each, "disk-full", fake.address) for each in severity]
 
 
+def test_a_log_store_that_is_behind_is_found() -> None:
+    process = {"cpu_seconds": 1.0, "memory_bytes": 1, "connection_count": 1, "log_store_lag_bytes": 4321}
+    for lag, expected in ((29.0, []), (31.5, [("warning", "log-store-behind")])):
+        looks = node(process=process | {"log_store_lag_seconds": lag})
+        with StatsNsqd(looks) as fake:
+            findings = examined(fake.flag)
+        assert brief(findings) == expected
+    assert findings[0]["summary"] == f"the log store of nsqd at {fake.address} is 31s behind"
+    assert findings[0]["evidence"][0] == "4.3 kB of its log are only on that machine"
+
+
+def test_a_log_store_that_refuses_makes_a_node_unhealthy(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    nsqd = gnsqd_factory("--durability=store", f"--log-store=file://{store}", "--log-store-timeout=1s")
+    post(nsqd, "/pub?topic=t", b"stored")
+    shutil.rmtree(store)
+    store.touch()
+    with pytest.raises(AssertionError):
+        post(nsqd, "/pub?topic=t", b"refused")
+    finding = only(examined(*at(nsqd)), "unhealthy")
+    assert finding["summary"] == f"nsqd at {address(nsqd)} is unhealthy: its last write to its log store failed"
+    assert finding["evidence"][0].startswith("NOK - ")
+    assert finding["remedies"][0]["text"].startswith("Its log has the reason: the network, ")
+
+
 def test_options_that_differ_between_nodes_are_found(nsqd_factory: DaemonFactory) -> None:
     one, two = nsqd_factory("--mem-queue-size=10"), nsqd_factory("--msg-timeout=5s")
     findings = examined(*at(one, two))
