@@ -43,6 +43,7 @@ class Nodes:
     def __init__(self, settings: Settings) -> None:
         self.listed: dict[str, list[KnownNsqd]] = {}
         self.silent: dict[str, Silence] = {}
+        self.stored: set[str] = set()  # names of those whose logs a store has, which may be silent
         self._settings = settings
         self._known: dict[str, tuple[KnownNsqd, float]] = {}  # and when it was last listed, or answered
         self._list_at = float("-inf")
@@ -112,7 +113,7 @@ class Nodes:
         """Raises DiscoveryError if an nsqd that is listed does not answer, or with what is `missed`, unless
         'failOnDataLoss' is false and it is not required."""
         listed = {nsqd.name for nsqds in self.listed.values() for nsqd in nsqds}
-        silent = [silence.error for name, silence in self.silent.items() if name in listed]
+        silent = [silence.error for name, silence in self.silent.items() if name in listed - self.stored]
         errors = "; ".join(silent or missed)
         if errors and is_required:
             raise DiscoveryError(errors)

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gnsqd.shared.durations import parse_duration
+from gnsqd.shared.errors import StorageError
+from gnsqd.shared.log_store import LogStore
 from gnsqd.shared.names import is_ephemeral, is_valid_name
 
 Address = tuple[str, int]  # (host, port)
@@ -93,6 +95,17 @@ def _address(text: str) -> Address:
 
 def _http_address(text: str) -> Address:
     return _address(text.removeprefix("http://").removesuffix("/"))
+
+
+def _store(text: str) -> tuple[Address, str]:
+    address, _, url = text.partition("=")
+    if not url:
+        raise ValueError(f"expected host:port=URL, but {text!r} is not that")
+    try:
+        LogStore(url)
+    except StorageError as error:
+        raise ValueError(str(error)) from None
+    return _address(address), url
 
 
 def _whole(text: str, least: int = 1) -> int:
@@ -195,6 +208,7 @@ PATTERN = ValueKind("regular expression", _pattern, "")
 CHANNEL = ValueKind("channel", _channel, "")
 TCP_ADDRESSES = ValueKind("addresses", _list(_address), ())
 HTTP_ADDRESSES = ValueKind("addresses", _list(_http_address), ())
+STORES = ValueKind("URLs", _list(_store), ())
 NUMBER = ValueKind("number", _whole)
 BOOLEAN = ValueKind("true or false", _boolean)
 DURATION = ValueKind("duration", _duration)

@@ -69,6 +69,9 @@ class Settings:
         "query nsqds for statistics by HTTPS: at the given HTTP addresses, or else at their HTTP port + 1", "false")
     nsqd_http_token: str | None = option("nsq.nsqd.http.token", kind.TOKEN, READERS,
         "token for nsqds with --http-auth-token-file, for ranges of the role full; with nsqlookupds also needs HTTPS")
+    log_stores: tuple[tuple[Address, str], ...] = option("nsq.log.store", kind.STORES, READERS,
+        "ranges: `host:port=URL` of nsqds with --log-store, by TCP address, separated by commas: messages that an nsqd "
+        "does not have any more are read from there, and all while it does not answer")
     discovery_timeout: float = option("nsq.http.timeout", kind.TIMEOUT, ALL, "timeout of HTTP requests", "5s")
     max_messages_per_trigger: int | None = option("maxMessagesPerTrigger", kind.NUMBER, (READ_STREAM,),
         "maximum number of messages of a batch, for all topics and nsqds together; default: all unread messages")
@@ -131,7 +134,10 @@ class Settings:
 OPTIONS = table_of(Settings)
 
 _NAMES = {row.field: row.name for row in OPTIONS}
-_OF_RANGES = ("starting_offsets", "starting_timestamp", "timestamp_strategy", "ending_offsets", "ending_timestamp")
+_OF_RANGES = (
+    *("starting_offsets", "starting_timestamp", "timestamp_strategy"),
+    *("ending_offsets", "ending_timestamp", "log_stores"),
+)
 _BELONGS = {  # to an option that is given too
     "nsqd_http_addresses": "nsqd_tcp_addresses",
     "timestamp_strategy": "starting_timestamp",

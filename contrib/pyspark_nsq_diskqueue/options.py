@@ -12,14 +12,14 @@ from pyspark_nsq.option_values import SIZE, TOPICS, ValueKind
 UNREAD, ALL = "unread", "all"  # messages
 FAIL, COLUMN, SKIP = "fail", "column", "skip"  # corruption
 READ = ("read",)
-_REMOTE = re.compile(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]+:/")
+_REMOTE = re.compile(r"(?!(?:file|s3|gs|az):)[a-zA-Z][a-zA-Z0-9+.-]+:/")
 
 
 def _path(text: str) -> str:
     if not text:
         raise ValueError("expected a directory")
     if _REMOTE.match(text):
-        raise ValueError("expected a local path, which driver and executors share")
+        raise ValueError("expected a local path, which driver and executors share, or the URL of a log store")
     return text
 
 
@@ -48,8 +48,8 @@ class DiskqueueSettings:
 
     # fmt: off
     path: str | None = option("path", ValueKind("path", _path), READ,
-        "data directory of an nsqd, or a pattern for directories (`/mnt/*/nsqd`) or data files, including `.bad`; "
-        "set by `load(path)`; must have the same path on driver and executors")
+        "data directory of an nsqd, or a pattern for directories (`/mnt/*/nsqd`) or data files, including `.bad`, with "
+        "the same path on driver and executors; or the URL of a log store (`s3://BUCKET/PREFIX`); set by `load(path)`")
     paths: tuple[str, ...] = option("paths", ValueKind("list", _paths, ()), READ,
         "several paths, in JSON; set by `load([path, ...])`")
     messages: str = option("messages", _choice(UNREAD, ALL), READ,

@@ -5,7 +5,8 @@ would when it starts: from the read position in the meta file to the real end, o
 meta file. What is listed here stays: a task reads up to the size that its file had now, so that a task that runs again
 gives the same rows, whatever a daemon adds meanwhile.
 
-Of a journal each segment with messages to be read is a task (`journals`).
+Of a journal each segment with messages to be read is a task (`journals`). In a log store, the driver fetches indexes,
+and a task its segment.
 
 Files are opened for reading only, and no lock is kept; a warning is logged if a daemon holds the directory's lock.
 """
@@ -18,10 +19,13 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from tempfile import TemporaryDirectory
 
 from gnsqd.shared.directory import NotADataDirectory, ReadPlan, StoredQueue, is_held, list_directory, plan_of
 from gnsqd.shared.disk_format import Meta, due_times_file_name, parse_queue_file, parse_segment_name
 from gnsqd.shared.errors import StorageError, reason_of
+from gnsqd.shared.log_store import SCHEMES, LogStore, StoredLog, restore, with_log
+from gnsqd.shared.stored_topic import StoredRange, StoredTopic
 from pyspark_nsq.errors import NsqSourceError
 from pyspark_nsq_diskqueue.journals import SegmentPlan, plan_journal, replay_journals
 
@@ -43,7 +47,7 @@ class FileTask:
     a record at the end, from `unfinished_from` on, is being written, or was when the daemon was killed. `missing` is
     how many files are not there, of which this is the first. `due_times` is the path of the queue's side file, if that
     is also to be read; `is_due_times` if that file itself is to be read. For a segment of a journal, `segment` is what
-    to read of it, and `queue` the topic.
+    to read of it, and `queue` the topic. If `directory` is a log store, `stored` has the file.
     """
 
     directory: str
@@ -57,6 +61,7 @@ class FileTask:
     due_times: str | None = None
     is_due_times: bool = False
     segment: SegmentPlan | None = None
+    stored: StoredRange | None = None
 
     @property
     def path(self) -> str:
@@ -86,13 +91,40 @@ def plan(
     data files, not only what is unread. Raises DataDirectoryError if something cannot be read."""
     found: dict[str, FileTask] = {}
     try:
-        for directory, names in itertools.chain.from_iterable(map(_expand, paths)):
+        for url in filter(is_store, paths):
+            store = LogStore(url)
+            tasks = with_log(store, partial(_plan_store, store, everything, topics, channels))
+            found |= {task.path: task for task in tasks}
+        for directory, names in itertools.chain.from_iterable(map(_expand, itertools.filterfalse(is_store, paths))):
             for task in _plan_directory(directory, everything, topics, channels):
                 if chosen := _choose(task, names):
                     found.setdefault(os.path.realpath(task.path), chosen)
     except StorageError as error:
         raise DataDirectoryError(str(error)) from error
     return sorted(found.values(), key=lambda task: (task.directory, task.queue, task.is_due_times, task.file))
+
+
+def is_store(path: str) -> bool:
+    """Returns True for the URL of a log store; a file: URL may also be that of a data directory."""
+    scheme, _, rest = path.partition("://")
+    return scheme in SCHEMES and (scheme != "file" or os.path.isdir(os.path.join(rest, "wal")))
+
+
+def _plan_store(
+    store: LogStore, everything: bool, topics: Collection[str], channels: Collection[str], log: StoredLog
+) -> list[FileTask]:
+    if not log.number:
+        raise DataDirectoryError(f"{store.url} has no log")
+    names = {name: (parse_segment_name(name) or ("",))[0] for name in log.files}
+    with TemporaryDirectory(prefix="pyspark_nsq.") as directory:
+        restore(store, log, directory, [name for name, topic in names.items() if not topic])
+        for topic in {*filter(None, names.values())}:
+            if _is_any_of(topic, topics):
+                StoredTopic(store, log, topic).outline(directory)
+        return [
+            replace(task, directory=store.url, stored=StoredRange.of(log, [log.files[task.file]]))
+            for task in _plan_directory(directory, everything, topics, channels)
+        ]
 
 
 def _is_any_of(name: str | None, names: Collection[str]) -> bool:

@@ -31,6 +31,7 @@ from gnsqd.shared.journal.records import (
     split_frames,
 )
 from gnsqd.shared.journal.spans import Spans
+from gnsqd.shared.log_store import LogStore
 from pyspark_nsq.columns import MESSAGE_DDL, MESSAGE_SCHEMA, MOMENT, batch_of, columns_of, cut, moments
 from pyspark_nsq.errors import NsqSourceError
 from pyspark_nsq_diskqueue.journals import JournalQueue, SegmentPlan, were_finished
@@ -71,7 +72,7 @@ def read_task(task: FileTask, corruption: str, max_msg_size: int) -> Iterator[pa
 
 
 def _find(task: FileTask, max_size: int) -> Iterator[pa.RecordBatch | Gap]:
-    if not os.path.isdir(task.directory):
+    if task.stored is None and not os.path.isdir(task.directory):
         raise DataDirectoryError(f"{task.directory} is not there: driver and executors must find it at the same path")
     others = task.missing - 1
     missing = Gap(task.path, 0, 0, f"missing, and so are {others} files behind it" if others > 0 else "missing")
@@ -227,12 +228,15 @@ def _read_segment(task: FileTask, plan: SegmentPlan) -> Iterator[pa.RecordBatch 
     rest = Spans()
     for part in plan.queues:
         rest.update(part.numbers.without(found))
-    if rest and not gaps and not were_finished(task.directory, task.topic, rest):
+    were_done = not rest or (task.stored is None and were_finished(task.directory, task.topic, rest))
+    if not were_done and not gaps:
         text = f"{rest.count()} messages are not there any more: the file was deleted or replaced while it was read"
         yield Gap(task.path, len(data), len(data), text)
 
 
 def _read_whole(task: FileTask) -> bytes | Gap:
+    if task.stored is not None:
+        return task.stored.fetch(LogStore(task.directory), *task.stored.files)[: task.end]
     descriptor = open_file(task.path)
     try:
         return os.pread(descriptor, task.end, 0)

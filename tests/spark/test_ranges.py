@@ -2,6 +2,7 @@
 
 What is planned and read, whatever becomes of the daemons, is judged without a JVM in unit/test_ranges.py."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import pytest
 
 from kit.daemons import Instance, fixed_ports
 from kit.spark_sessions import ADMISSION_CONTROL
-from kit.spark_topics import bodies, daemon_options
+from kit.spark_topics import bodies, daemon_options, name
 from kit.traffic import DaemonFactory, publish, wait_for
 from spark.streams import Streams
 
@@ -85,3 +86,38 @@ def test_a_batch_whose_sink_failed_comes_again_with_the_same_rows(streams: Strea
     assert streams.values() == sorted([*bodies(100), *bodies(10, "later ")])
     assert streams.tries == {0: 2, 1: 1}
     wait_for(durable, "orders", "spark", depth=0 if ADMISSION_CONTROL else 10)
+
+
+def test_a_table_has_each_message_once_though_a_machine_is_lost(
+    spark: "SparkSession", gnsqd_factory: DaemonFactory, tmp_path: Path
+) -> None:
+    url, table = (tmp_path / "store").as_uri(), str(tmp_path / "table")
+    flags = "--durability=store", f"--log-store={url}", "--max-bytes-per-file=5000"
+    published: list[bytes] = []
+
+    def start() -> Instance:
+        nsqd = gnsqd_factory(*flags, *fixed_ports())
+        options.update(daemon_options(nsqd) | {"nsq.log.store": f"{name(nsqd)}={url}"})
+        return nsqd
+
+    def publish_and_read(is_lost: bool = False) -> None:
+        published.extend(bodies(100, f"{len(published)} "))
+        publish(nsqd, "orders", *published[-100:])
+        if is_lost:
+            nsqd.kill()
+            shutil.rmtree(nsqd.data_path)
+        stream = spark.readStream.format("nsq").options(**options).load().writeStream.format("parquet")
+        for _ in range(1 if ADMISSION_CONTROL else 2):
+            query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+            assert query.start(table).awaitTermination(300)
+
+    options = {"subscribe": "orders", "channel": "spark", "minPartitions": "2"}
+    nsqd = start()
+    publish_and_read()
+    publish_and_read(is_lost=True)
+    assert spark.read.format("nsq_diskqueue").load(url).count() >= 100
+    nsqd = start()
+    publish_and_read()
+    rows = spark.read.parquet(table).select("offset", "value").orderBy("offset").collect()
+    assert [(row.offset, bytes(row.value)) for row in rows] == [*enumerate(published, start=1)]
+    wait_for(nsqd, "orders", "spark", depth=0)

@@ -1,15 +1,18 @@
 """Finds the logs of the topics, where a query begins in each, and the tasks of a batch.
 
-A node that does not answer keeps its position: its log goes on when it is back, under whatever address. A log that is
-new since the last look, as of a node that was added, is read from its first message.
+A node that does not answer keeps its position: its log goes on when it is back, under whatever address, and until then
+as far as its store has it. A log that is new since the last look, as of a node that was added, is read from its first
+message.
 """
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from gnsqd.shared.stored_topic import StoredRange, log_begin
+from pyspark_nsq.client import name_of
 from pyspark_nsq.discovery import KnownNsqd, depths, find_nsqds
 from pyspark_nsq.errors import DiscoveryError, NsqSourceError, OptionError
 from pyspark_nsq.nodes import Nodes, share
@@ -17,6 +20,7 @@ from pyspark_nsq.options import EARLIEST, LATEST, Moments, Offsets, Settings
 from pyspark_nsq.ranges.node import Extent, LogNode, NoRanges
 from pyspark_nsq.ranges.positions import Log, Position, Positions, begin_of, is_ours, pieces, positions_of
 from pyspark_nsq.ranges.reading import RangePartition
+from pyspark_nsq.ranges.stored import StoredNode
 
 _SPECIAL = {-2: EARLIEST, -1: LATEST}  # numbers that Kafka's source has for these
 
@@ -27,11 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
-    """A log where it was found."""
+    """A log where it was found: at an nsqd or, as that does not answer, in its store."""
 
     topic: str
     nsqd: KnownNsqd
     extent: Extent
+    is_stored: bool = False
 
     @property
     def log(self) -> Log:
@@ -53,6 +58,7 @@ class Planner:
         self._settings = settings
         self.places: dict[Log, Place] = {}  # as they were found last
         self._nodes = Nodes(settings)
+        self._stores = {address: StoredNode(url) for address, url in settings.log_stores}
         self.answered: set[str] = set()  # names of the nsqds that answered the last look
         self._find_at = float("-inf")  # when to ask again where the nsqds are that had a log (monotonic)
         self._floors: dict[Log, int] = {}  # where the channel was when its stream first saw the logs
@@ -65,6 +71,8 @@ class Planner:
         found = [place for places in answers.values() for place in places]
         _check_copies(found)
         self.answered = {nsqd.name for nsqd in answers}
+        logs = {place.log for place in found}
+        found += [place for place in self._places_in_stores(at, channel) if place.log not in logs]
         if not channel:  # else an answer without a log may lack only the channel
             self.places = {log: at for log, at in self.places.items() if at.nsqd.name not in self.answered}
         self.places |= {place.log: place for place in found}
@@ -90,21 +98,47 @@ class Planner:
         return [each for each in positions if each.log not in self.places and self._settings.matches(each.topic)]
 
     def _places_at(self, nsqd: KnownNsqd, at: Moments, channel: str) -> list[Place]:
-        groups: dict[str | None, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for topic in self._settings.topics or depths(self._settings, nsqd):
-            groups.setdefault(at.get(topic) if isinstance(at, Mapping) else at, []).append(topic)
+            groups.setdefault(_moment(at, topic), []).append(topic)
         node, places = LogNode(nsqd, self._settings), []
-        for moment, topics in (groups or {None: []}).items():  # without topics it is known whether there can be logs
+        for moment, topics in (groups or {"": []}).items():  # without topics it is known whether there can be logs
             query = {name: value for name, value in (("channel", channel), ("at", moment)) if value}
             extents = node.extents(topics, **query)
             places += [Place(topic, nsqd, extent) for topic, extent in extents.items()]
         return places
+
+    def _places_in_stores(self, at: Moments, channel: str) -> Iterator[Place]:
+        """Yields the logs of nsqds that do not answer, as their stores have them."""
+        self._nodes.stored = set()
+        for address, node in self._stores.items():
+            if (name := name_of(address)) in self.answered:
+                continue
+            http = address[0], address[1] + 1 + self._settings.nsqd_http_tls
+            nsqd = self._nodes.known.get(name, KnownNsqd(name, address, http))
+            try:
+                for topic in filter(self._settings.matches, node.topics()):
+                    if extent := node.extent(topic, channel, _moment(at, topic)):
+                        yield Place(topic, nsqd, extent, is_stored=True)
+                self._nodes.stored.add(name)
+            except DiscoveryError as error:
+                _log.warning("%s", error)
 
     def look_at_all(self, at: Moments = None, channel: str = "") -> list[Place]:
         """Returns the logs of all nsqds as `look`. Raises DiscoveryError also if one does not answer."""
         found = self.look(at=at, channel=channel)
         self._nodes.check_silent(is_required=True)
         return found
+
+    def _look_back(self, offsets: Offsets, at: Moments, channel: str = "") -> Iterator[Place]:
+        """Yields the logs as `look_at_all`, from where their stores begin if the options may mean that."""
+        for place in self.look_at_all(at, channel):
+            node, extent = self._stores.get(place.nsqd.tcp), place.extent
+            if node is not None and extent.at <= extent.first and (at or offsets not in ("", LATEST)):
+                stored = node.extent(place.topic, at=_moment(at, place.topic))
+                if stored is not None and stored.epoch == extent.epoch and stored.next >= extent.first:
+                    extent = extent._replace(first=min(stored.first, extent.first), at=min(stored.at, extent.at))
+            yield place._replace(extent=extent)
 
     def begin(self, default: str = "") -> dict[Log, Position]:
         """Returns where a query without a checkpoint begins: at the position in the options, else at `default`, else
@@ -115,7 +149,7 @@ class Planner:
             for place in self.look_at_all():
                 self._floor(place)
         offsets = settings.starting_offsets or default
-        places = self.look_at_all(settings.starting_timestamp, channel)
+        places = [*self._look_back(offsets, settings.starting_timestamp, channel)]
         if not places and not default:
             _log.warning("no nsqd has %s yet: the stream waits", _subscribed(settings))
         _check_names(offsets, places, "startingOffsets")
@@ -129,7 +163,7 @@ class Planner:
     def end(self) -> dict[Log, Position]:
         """Returns where a batch ends: at the position in the options, else behind the last message."""
         at, offsets = self._settings.ending_timestamp, self._settings.ending_offsets or LATEST
-        places = self.look_at_all(at)
+        places = [*self._look_back(offsets, at)]
         _check_names(offsets, places, "endingOffsets")
         return positions_of(
             place.position(place.extent.at or _number(offsets, place, place.extent.next)) for place in places
@@ -156,6 +190,9 @@ class Planner:
         on, others have finished: only before it, the stream itself may have, if its checkpoint is an older copy. Raises
         DiscoveryError if the nsqd does not answer, and the deadline (monotonic) is over."""
         node, channel = LogNode(place.nsqd, self._settings), self._settings.channel
+        if place.is_stored and place.log not in self._floors:
+            extent = self._stores[place.nsqd.tcp].extent(place.topic, channel)
+            return extent.position if extent else place.extent.next  # the channel is created when the nsqd is back
         while place.log not in self._floors:
             try:
                 if (extent := node.extent(place.topic, channel=channel)) is None:
@@ -190,6 +227,8 @@ class Planner:
             if log not in places:
                 continue
             place, number = places[log], position.number
+            if place.extent.next < number and place.is_stored:
+                continue  # the nsqd had more than its store has yet
             if place.extent.next < number:
                 text = f"it ends at message {place.extent.next}, but {number} was reached: an older copy was restored"
                 self._lose(f"{place}: {text}")
@@ -212,7 +251,8 @@ class Planner:
         if number == place.extent.next:
             return place.extent.last_published or 0
         try:
-            return LogNode(place.nsqd, self._settings).published(*place.log, number - 1)
+            node = self._stores[place.nsqd.tcp] if place.is_stored else LogNode(place.nsqd, self._settings)
+            return node.published(*place.log, number - 1)
         except DiscoveryError as error:
             _log.warning("%s", error)
             return 0
@@ -252,10 +292,11 @@ class Planner:
     def unread(self, positions: Positions) -> dict[str, dict[str, int]]:
         """Returns, by topic and nsqd, how many messages are behind these positions, of nsqds that answer."""
         counts: dict[str, dict[str, int]] = {}
+        silent = self._nodes.silent.keys() - self._nodes.stored
         for log, position in positions.items():
-            if (place := self.places.get(log)) is not None and place.nsqd.name not in self._nodes.silent:
+            if (place := self.places.get(log)) is not None and place.nsqd.name not in silent:
                 nodes = counts.setdefault(place.topic, {})
-                nodes[place.nsqd.name] = nodes.get(place.nsqd.name, 0) + place.extent.next - position.number
+                nodes[place.nsqd.name] = nodes.get(place.nsqd.name, 0) + max(place.extent.next - position.number, 0)
         return counts
 
     def tasks(self, start: Positions, end: Positions, of_stream: bool = False) -> list[RangePartition]:
@@ -284,24 +325,42 @@ class Planner:
                 continue
             place = self.places[log]
             floor = self._floor(place, deadline) if of_stream else last
-            count = max(-(-size * least // total), -(-size // (self._settings.max_records_per_partition or size)))
-            for piece in pieces(last - size, last, count):
-                tasks.append(RangePartition(self._settings, place.nsqd, *log, *piece, piece[0] >= floor))
+            is_away, node = place.is_stored and last <= place.extent.next, self._stores.get(place.nsqd.tcp)
+            for begin, behind, stored in self._parts(place, last - size, last):
+                size = behind - begin
+                after = log_begin(node.log) if node else 0
+                count = max(-(-size * least // total), -(-size // (self._settings.max_records_per_partition or size)))
+                for piece in pieces(begin, behind, count):
+                    given = self._settings, place.nsqd, *log, *piece, piece[0] >= floor, stored, after, is_away
+                    tasks.append(RangePartition(*given))
         return tasks
+
+    def _parts(self, place: Place, start: int, end: int) -> list[tuple[int, int, tuple[StoredRange, ...]]]:
+        """Returns the range, cut where a task that reads it from a store fetches another file."""
+        node = self._stores.get(place.nsqd.tcp)
+        first = end if place.is_stored else min(max(place.extent.first, start), end)  # that the nsqd has
+        if node is None or first == start:
+            return [(start, end, ())]
+        stored = [(part.start, part.end, (part,)) for part in node.cut(place.topic, start, first)]
+        return [*stored, (first, end, ())] if first < end else [*stored]
 
     def commit(self, positions: Positions) -> None:
         """Advances the channel to these positions; what fails is done by a later commit."""
         if not positions.keys() <= self.places.keys():
             self.look()
         for log, position in positions.items():
-            is_done = self._advanced.get(log, 0) >= position.number
-            if is_done or (place := self.places.get(log)) is None or place.nsqd.name in self._nodes.silent:
+            is_done, place = self._advanced.get(log, 0) >= position.number, self.places.get(log)
+            if is_done or place is None or place.is_stored or place.nsqd.name in self._nodes.silent:
                 continue
             try:
                 node = LogNode(place.nsqd, self._settings)
                 self._advanced[log] = node.advance(*log, self._settings.channel, position.number)
             except DiscoveryError as error:
                 _log.warning("the channel is not advanced: %s", error)
+
+
+def _moment(at: Moments, topic: str) -> str:
+    return (at.get(topic) if isinstance(at, Mapping) else at) or ""
 
 
 def _check_copies(places: Iterable[Place]) -> None:

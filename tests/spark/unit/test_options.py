@@ -1,6 +1,7 @@
 """The options of format("nsq"): values that they accept, and the errors for others."""
 
 import pickle
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -56,6 +57,8 @@ def test_keys_know_no_case() -> None:
         ("readStream", "startingOffsets", "latest", "mode", "ranges"),
         ("readStream", "startingTimestamp", "1795769553168", "starting_timestamp", "2026-11-27T08:52:33.168+00:00"),
         ("read", "endingTimestamp", "-1d12h", "ending_timestamp", "-1d12h"),
+        ("read", "nsq.log.store", "a:1=s3://b,c:2=s3://d", "log_stores", ((("a", 1), "s3://b"), (("c", 2), "s3://d"))),
+        ("readStream", "nsq.log.store", "[::1]:2=s3://b/p", "mode", "ranges"),
         ("readStream", "maxMessagesPerTrigger", "10", "max_messages_per_trigger", 10),
         ("read", "minPartitions", "4", "min_partitions", 4),
         ("read", "maxInFlight", "100", "max_in_flight", 100),
@@ -128,6 +131,7 @@ def test_an_option_of_tls_switches_it_on() -> None:
 
 
 TCP, HTTP, LOOKUPD = "nsq.nsqd.tcp.addresses", "nsq.nsqd.http.addresses", "nsq.lookupd.http.addresses"
+STORE = "nsq.log.store"
 WRONG_OFFSETS = ("", "1", "[]", "{", '{"t": 1}', '{"t": {"h:1": -3}}', '{"t": {"h:1": "1"}}', '{"t": {"h:1": true}}')
 BOTH_STARTS: dict[str, str | None] = {"startingOffsets": "latest", "startingTimestamp": "-1h"}
 OF_KAFKA = "unknown option {!r}, which is of Kafka: "
@@ -176,6 +180,11 @@ REFUSED: dict[str, list[tuple[Mapping[str, str | None], str]]] = {
         ({LOOKUPD: "h:4161"}, "contradict each other: expected one of them"),
         ({HTTP: "a:1,b:2"}, "have 1 and 2 addresses: expected one for each nsqd"),
         ({TCP: None, LOOKUPD: "h:4161", HTTP: "a:1"}, f"option {HTTP!r} belongs to {TCP!r}"),
+        ({STORE: "s3://b/p"}, "has the value 's3://b/p': expected host:port=URL, but 's3://b/p' is not that"),
+        ({STORE: "a:1=s3://b,s3://c"}, "expected host:port=URL, but 's3://c' is not that"),
+        ({STORE: "a=s3://b"}, "expected host:port or [ipv6]:port, but 'a' is not that"),
+        ({STORE: "a:1=ftp://b"}, "ftp://b: expected s3, gs, az, file://..., such as s3://BUCKET/PREFIX"),
+        ({STORE: "a:1=s3://b", "mode": "deliveries", "peek": "true"}, f"option {STORE!r} contradicts 'mode', which is"),
     ],
     "readStream": [
         ({"subscribe": ""}, "option 'subscribe' has the value '': expected values between commas"),
@@ -320,3 +329,10 @@ def test_the_schema_of_a_table_keeps_its_options() -> None:
 def test_the_error_of_a_table_whose_options_are_not_passed_has_the_reason(use: str) -> None:
     assert "Of a table, Spark passes OPTIONS to no INSERT" in refused(use, {})
     assert "Of a table" not in refused(use, {"nsq.http.timeout": "1"})
+
+
+def test_log_store_without_its_library_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    text = "s3://b: it needs the library obstore: pip install 'gnsqd[store]'"
+    assert text in refused("read", {**READ, STORE: "a:1=s3://b"})

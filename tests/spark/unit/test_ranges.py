@@ -3,10 +3,12 @@
 import json
 import pickle
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,8 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from gnsqd.shared.log_store import LogStore, Stored, dead_segments, read_log
+from gnsqd.shared.stored_topic import StoredRange
 from kit.certificates import write_identities
 from kit.daemons import Instance, eventually, fixed_ports, free_port
 from kit.lookupds import own_lookupd_command
@@ -816,3 +820,247 @@ def test_batch_waits_for_enough_messages(durable: Factory) -> None:
         publish(nsqd, "t", *bodies(published))
         sizes.append(len(stream.next()))
     assert sizes == [1, 0, 5, 0]
+
+
+# Log stores
+
+
+class Machine:
+    """A gnsqd whose log is in a store, which keeps what the gnsqd has deleted; a segment has a few messages."""
+
+    def __init__(self, start: DaemonFactory, directory: Path) -> None:
+        self._start, self._directory = start, directory
+        self.published: list[bytes] = []
+        self.url = (directory / "store").as_uri()
+        self.nsqd = self.start()
+        create(self.nsqd, "t", "c", "d")
+
+    def start(self, *flags: str, url: str = "") -> Instance:
+        """Starts a gnsqd with an empty data path, which goes on with the log in the store."""
+        data_path = self._directory / f"data{len(list(self._directory.iterdir()))}"
+        data_path.mkdir()
+        store = "--durability=store", f"--log-store={url or self.url}", "--log-store-retention=1h"
+        self.nsqd = self._start(*store, "--max-bytes-per-file=5000", *fixed_ports(), f"--data-path={data_path}", *flags)
+        return self.nsqd
+
+    def lose(self) -> None:
+        self.nsqd.kill()
+        shutil.rmtree(self.nsqd.data_path)
+
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            self.published.append(b"%-500d" % len(self.published))
+            post(self.nsqd, "/pub?topic=t", self.published[-1])
+
+    def forget(self) -> None:
+        """Has the gnsqd delete all messages but a new one."""
+        for channel in "cd":
+            post(self.nsqd, f"/channel/empty?topic=t&channel={channel}")
+        self.publish(1)
+        path = f"/topic/messages?topic=t&from={len(self.published) - 10}"
+        eventually(lambda: self.nsqd.http("GET", path)[0] == 410)
+
+    def figure(self, name: str) -> float:
+        text = self.nsqd.http("GET", "/metrics")[2].decode()
+        return float(next(line for line in text.splitlines() if line.startswith(f"gnsqd_{name} ")).split()[1])
+
+    @property
+    def option(self) -> dict[str, str]:
+        return {"nsq.log.store": f"{name(self.nsqd)}={self.url}"}
+
+
+@pytest.fixture
+def machine(gnsqd_factory: DaemonFactory, tmp_path: Path) -> Machine:
+    return Machine(gnsqd_factory, tmp_path)
+
+
+def test_batch_begins_with_the_first_message_of_a_store(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    nsqd, option = machine.nsqd, machine.option
+    machine.publish(40)
+    rows = batch(nsqd)
+    machine.forget()
+    rows += batch(nsqd)
+    assert len(rows) == 41, "the gnsqd has only the last"
+
+    def judge() -> None:
+        assert batch(nsqd, **option) == rows
+        assert numbers(batch(nsqd, minPartitions="100", **option)) == [*range(1, 42)]
+        begin = json.dumps({"t": {name(nsqd): 5}})
+        end = json.dumps({"t": {name(nsqd): 30}})
+        assert numbers(batch(nsqd, startingOffsets=begin, endingOffsets=end, **option)) == [*range(5, 30)]
+        for row in (rows[0], rows[19], rows[32], rows[40]):
+            moment = datetime.fromtimestamp(row["timestamp_ns"] // 1000 / 1e6, UTC).isoformat(timespec="microseconds")
+            assert numbers(batch(nsqd, startingTimestamp=moment, **option)) == [*range(row["offset"], 42)]
+            assert numbers(batch(nsqd, endingTimestamp=moment, **option)) == [*range(1, row["offset"])]
+
+    judge()
+    machine.lose()
+    judge()
+    assert Counter(row["value"] for row in rows) == Counter(machine.published)
+    tasks = plan_batch(parse(options(nsqd, **option), "read"))
+    with monkeypatch.context() as counted:
+        fetch = Mock(side_effect=StoredRange.fetch)
+        counted.setattr(StoredRange, "fetch", lambda *given: fetch(*given))
+        assert len(read(*tasks)) == 41
+    assert len(tasks) > 4
+    assert len(tasks) <= fetch.call_count <= len(tasks) + 1, "each fetches its segment"
+
+
+def test_stream_goes_on_from_the_store_and_then_from_a_gnsqd_that_was_restored(machine: Machine) -> None:
+    stream = Query(machine.nsqd, **machine.option)
+    first = machine.nsqd
+    rows = []
+    machine.publish(20)
+    rows += stream.next()
+    machine.publish(15)
+    machine.lose()
+    rows += stream.next()
+    assert len(rows) == 35
+    assert stream.next() == []
+    assert {row["nsqd"] for row in rows} == {name(first)}
+    machine.start()
+    wait_for(machine.nsqd, "t", "c", depth=15)
+    stream.restart(machine.nsqd)
+    assert stream.next() == []
+    wait_for(machine.nsqd, "t", "c", depth=0)
+    machine.publish(5)
+    rows += stream.next()
+    assert numbers(rows) == [*range(1, 41)]
+    assert [row["value"] for row in rows] == machine.published
+    assert len({row["message_id"] for row in rows}) == 40
+
+
+def test_stream_that_is_ahead_of_the_store_waits_for_its_gnsqd(machine: Machine, tmp_path: Path) -> None:
+    stream = Query(machine.nsqd, **machine.option)
+    machine.publish(10)
+    assert len(stream.next()) == 10
+    eventually(lambda: machine.figure("log_store_lag_seconds") == 0)
+    shutil.copytree(tmp_path / "store", tmp_path / "behind")
+    machine.publish(10)
+    assert len(stream.next()) == 10
+    machine.lose()
+    stream.given["nsq.log.store"] = machine.option["nsq.log.store"].replace("/store", "/behind")
+    stream.restart()
+    assert stream.next() == []
+    stream.restart(machine.start(url=(tmp_path / "behind").as_uri()))
+    loses(stream, "it ends at message 11, but 21 was reached: an older copy was restored")
+
+
+def test_gnsqd_that_dies_before_its_planned_batch_is_read(machine: Machine) -> None:
+    stream = Query(machine.nsqd, **machine.option, retryTimeoutMs="0", minPartitions="3")
+    machine.publish(30)
+    end = stream.json(stream.reader.latestOffset(stream.checkpoint, ReadAllAvailable()))
+    tasks = stream.reader.partitions(stream.checkpoint, end)
+    machine.lose()
+    assert [row["value"] for row in read(*tasks)] == machine.published
+    stream.restart()
+    assert [row["value"] for row in read(*stream.reader.partitions(stream.checkpoint, end))] == machine.published
+    del stream.given["nsq.log.store"]
+    stream.restart()
+    with pytest.raises(NsqSourceError, match="no nsqd answers that has the log"):
+        stream.reader.partitions(stream.checkpoint, end)
+
+
+def test_task_finds_what_other_objects_have_by_now(machine: Machine) -> None:
+    machine.publish(30)
+    batch(machine.nsqd)
+    machine.lose()
+    tasks = plan_batch(parse(options(machine.nsqd, **machine.option), "read"))
+    gone = Stored("segments/gone", "", 100, 1, 31)
+    for task in tasks:
+        (part,) = task.stored
+        files = tuple(replace(file, stored=gone, parts=[]) for file in part.files)
+        task = replace(task, stored=(part._replace(files=files),), is_away=True)
+        assert read(task) == batch(machine.nsqd, **machine.option)[task.start - 1 : task.end - 1]
+
+
+def test_new_stream_reads_the_store_of_a_gnsqd_that_is_away(machine: Machine) -> None:
+    machine.publish(20)
+    take(machine.nsqd, "t", "c", 15)
+    batch(machine.nsqd)  # from then on the log has an epoch
+    machine.lose()
+    assert numbers(batch(machine.nsqd, subscribePattern="t|x", **machine.option)) == [*range(1, 21)]
+    assert numbers(Query(machine.nsqd, **machine.option).next()) == [*range(16, 21)]
+    assert Query(machine.nsqd, channel="new", **machine.option).next() == []
+    stream = Query(machine.nsqd, channel="new", startingOffsets="earliest", **machine.option)
+    assert numbers(stream.next()) == [*range(1, 21)]
+    stream.given |= daemon_options(machine.start())
+    stream.restart()
+    machine.publish(5)
+    assert numbers(stream.next()) == [*range(21, 26)]
+    wait_for(machine.nsqd, "t", "new", depth=0)
+
+
+def test_what_a_store_lacks_is_an_error(machine: Machine, tmp_path: Path) -> None:
+    machine.publish(30)
+    first = json.dumps({"t": {name(machine.nsqd): 1}})
+    given = {"startingOffsets": first, "retryTimeoutMs": "0", **machine.option}
+    batch(machine.nsqd)
+    machine.forget()
+    lost, damaged = sorted((tmp_path / "store" / "segments").glob("t.journal.*"))[1:3]
+    lost.unlink()
+    damaged.write_bytes(damaged.read_bytes().replace(b"%-500d" % 20, b"%-500d" % 99))
+    for text in ("410 MESSAGES_GONE", "lacks 8 of the messages 9 to 16 of topic 't'"):
+        with pytest.raises(RangeUnreadable, match=text):
+            batch(machine.nsqd, **given)
+        assert numbers(batch(machine.nsqd, failOnDataLoss="false", **given)) == [
+            *range(1, 9),
+            *range(17, 21),
+            *range(22, 32),
+        ]
+        if text.startswith("410"):
+            machine.lose()
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(DiscoveryError, match=f"{machine.url} has no log.*|refused"):
+        batch(machine.nsqd, **given)
+
+
+def test_store_has_holes_where_others_have_finished_messages(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.publish(1)
+    stream = Query(machine.nsqd, channel="d", **machine.option)
+    assert numbers(stream.next()) == [1]
+    machine.publish(39)
+    with NSQClient(machine.nsqd.tcp_address) as client:
+        client.subscribe("t", "d", 39)
+        messages = [client.message() for _ in range(39)]
+        client.send(b"".join(b"FIN %b\n" % each.id for each in messages if int(each.body) % 8 != 6))
+        post(machine.nsqd, "/channel/empty?topic=t&channel=c")
+        path = "/topic/messages?topic=t&from=4&to=5"
+        eventually(lambda: machine.nsqd.http("GET", path)[0] == 410)  # copies have what is unread
+    machine.publish(1)
+    assert numbers(batch(machine.nsqd, **machine.option)) == [*range(1, 42)]
+    machine.lose()
+    assert numbers(batch(machine.nsqd, **machine.option)) == [*range(1, 42)]
+    store = LogStore(machine.url)
+    store.delete([dead.object for dead in dead_segments(store, read_log(store))])
+    first = numbers(batch(machine.nsqd, **machine.option))[0]
+    assert first > 30, "from there on, all are there"
+    start, end = stream.checkpoint, stream.json(stream.reader.latestOffset(stream.checkpoint))
+    tasks = stream.reader.partitions(start, end)
+    read_numbers = numbers(read(*tasks))
+    assert {*range(2, 42)} - {*read_numbers} <= {number for number in range(2, 42) if number % 8 != 7}
+    assert len(read_numbers) < 30
+    assert "which others finished" in caplog.text
+    stream.restart()  # with a checkpoint that the channel has been advanced past, by whomever
+    loses(stream, r"lacks \d of the messages 2 to \d of topic 't'")
+    machine.start()
+    machine.forget()  # the copies
+    assert numbers(batch(machine.nsqd, **machine.option)) == [*range(first, 43)]
+
+
+def test_store_of_a_topic_that_was_made_again(machine: Machine) -> None:
+    stream = Query(machine.nsqd, **machine.option)
+    machine.publish(30)
+    assert len(stream.next()) == 30
+    machine.forget()
+    post(machine.nsqd, "/topic/delete?topic=t")
+    create(machine.nsqd, "t", "c", "d")
+    batch(machine.nsqd)
+    machine.publish(20)
+    expected = machine.published[-20:]
+    begin = json.dumps({"t": {name(machine.nsqd): 1}})
+    for _ in range(2):
+        assert [row["value"] for row in batch(machine.nsqd, startingOffsets=begin, **machine.option)] == expected
+        machine.nsqd.kill()
