@@ -14,7 +14,7 @@ from typing import NamedTuple
 from documents.marks import DOCS, ROOT, cells, replaced, table
 from faults.changes import RewoundChannel, RuledChannel
 from faults.clients import FaultedChannel
-from faults.injection import FaultOutcome, fill_disk, kill, lose_power, repeat, set_clock, stand_still
+from faults.injection import FaultOutcome, fill_disk, kill, lose_machine, lose_power, repeat, set_clock, stand_still
 from kit.daemons import PEERS, exit_on_signals, own_command
 
 COLUMNS = ("fault", "daemon", "options", "times", "acknowledged", "lost", "duplicated", "slowest recovery")
@@ -22,25 +22,29 @@ COLUMNS = ("fault", "daemon", "options", "times", "acknowledged", "lost", "dupli
 SYNCED = ("--mem-queue-size=0", "--sync-every=1")  # what can be had of nsqd
 NSQD = ((), SYNCED)
 GNSQD = ((), SYNCED, ("--durability=process",), ("--durability=disk",))
+STORED = (("--durability=process",), ("--durability=disk",), ("--durability=store",))
 
 
 class FaultRow(NamedTuple):
-    """`run` takes command, times, flags and a seed; `real` if the real nsqd can also be run so."""
+    """`run` takes command, times, flags and a seed; `real` if the real nsqd can also be run so; `options` are ours."""
 
     fault: str
     run: Callable[..., FaultOutcome]
     times: int
     real: bool = True
+    options: tuple[tuple[str, ...], ...] = GNSQD
 
 
 KILL = FaultRow("SIGKILL", repeat(kill), 500)
 POWER = FaultRow("power lost: what was not synced is gone", repeat(lose_power), 50, real=False)
+MACHINE = FaultRow("machine lost: a log store has its journals", lose_machine, 200, real=False, options=STORED)
 ROWS = (
     KILL,
     POWER,
     FaultRow("disk full", fill_disk, 5),
     FaultRow("SIGSTOP, then SIGCONT", repeat(stand_still), 30),
     FaultRow("clock set by up to an hour", repeat(set_clock), 30, real=False),
+    MACHINE,
 )
 
 
@@ -56,21 +60,24 @@ def cases() -> list[tuple[FaultRow, str, tuple[str, ...]]]:
     return [
         (row, name, flags)
         for row in ROWS
-        for name, options in (("nsqd", NSQD), ("gnsqd", GNSQD))
+        for name, options in (("nsqd", NSQD), ("gnsqd", row.options))
         for flags in options
         if row.real or name == "gnsqd"
     ]
 
 
 def excerpt(lines: str) -> str:
-    """Returns the table of the README: what kills and power cuts cost, by daemon and options."""
+    """Returns the table of the README: what kills, power cuts and lost machines cost, by daemon and options."""
     measured = {(fault, daemon, options): [*map(int, counts[:3])] for fault, daemon, options, *counts in cells(lines)}
     shown = []
     for daemon, options in dict.fromkeys(key[1:] for key in measured):
-        kills, cuts = (measured.get((row.fault, daemon, options)) for row in (KILL, POWER))
+        kills, cuts, machines = (measured.get((row.fault, daemon, options)) for row in (KILL, POWER, MACHINE))
         name = daemon if options == "default" else f"{daemon} {options}"
-        shown.append((name, lost(kills, "kills"), lost(cuts, "power cuts")))
-    return table(("daemon", "lost by SIGKILL", "lost by a power cut"), shown)
+        with_machine = "all"
+        if machines is not None:
+            with_machine = lost(machines, f"machines{' but for the lag' * ('store' not in options)}")
+        shown.append((name, lost(kills, "kills"), lost(cuts, "power cuts"), with_machine))
+    return table(("daemon", "lost by SIGKILL", "lost by a power cut", "lost with the machine"), shown)
 
 
 def lost(counts: Sequence[int] | None, what: str) -> str:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from http.client import HTTPException
 from typing import ClassVar
@@ -57,8 +57,18 @@ class FaultLedger(Ledger):
     def __init__(self, channels: dict[str, FaultedChannel]) -> None:
         super().__init__(TOPIC, channels)
         self.recent: deque[int] = deque(maxlen=RECENT)  # when messages were acknowledged, ns
+        self._answered: deque[tuple[float, Sequence[bytes]]] = deque()  # when, since the last fault
         self.due: dict[int, float] = {}
         self.early: set[int] = set()
+
+    def acknowledge(self, bodies: Sequence[bytes]) -> None:
+        super().acknowledge(bodies)
+        self._answered.append((time.time(), bodies))
+
+    def forget(self, moment: float) -> None:
+        """Takes back what was acknowledged after that time: it may come or not."""
+        self.take_back([body for at, bodies in self._answered if at > moment for body in bodies])
+        self._answered.clear()
 
     def count_lost(self) -> int:
         """Returns the number of lost messages of all channels."""

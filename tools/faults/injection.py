@@ -4,6 +4,8 @@ A round is: publishers and consumers at work, a fault, a clean exit if the daemo
 """
 
 import random
+import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -11,22 +13,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from faults.clients import CHANNELS, TOPIC, FaultClients, FaultedChannel, FaultLedger
 from faults.power_loss import Machine
+from kit import object_store
 from kit.account import Account, drain
-from kit.daemons import Instance, eventually, interpreter
+from kit.daemons import PEERS, Instance, eventually, interpreter
 from kit.jumping_clock import WallClock
+from kit.object_store import FailingProxy, Fault, ObjectStore
 from kit.small_disk import BALLAST, PAGE, SmallDisk
 from kit.traffic import create
 
 HOUR = 3600.0
 DISK = 1 << 20  # bytes
 UNCHANGED = (FaultedChannel, FaultedChannel)
+STORE_FAULTS = (
+    *(object_store.INTERNAL_ERROR, object_store.SLOW_DOWN, object_store.RESET, object_store.ANSWER_LOST),
+    *(object_store.ANSWER_TORN, Fault("500 InternalError"), Fault(seconds=0.3)),
+)
 
-Inject = Callable[[random.Random], object]
+Inject = Callable[[random.Random], float | None]
 
 
 class FaultOutcome(NamedTuple):
@@ -43,7 +52,8 @@ class FaultOutcome(NamedTuple):
 
 def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Instance, Inject]]) -> Callable[..., FaultOutcome]:
     """Returns the function of a row: `prepare` makes a daemon from command, directory and flags, and a function that
-    injects the fault."""
+    injects the fault. That returns a time if what came later may be gone: FINs, and messages that no log store has to
+    have for an answer."""
 
     def run(
         command: list[str], times: int, *flags: str, seed: int, kinds: Sequence[type[FaultedChannel]] = UNCHANGED
@@ -62,7 +72,7 @@ def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Instance, I
                     load = FaultClients(ledger, daemon, f"{seed + number}")
                     time.sleep(chance.uniform(0.05, 0.8))
                     struck = time.time()
-                    inject(chance)
+                    kept = inject(chance)
                     began = time.monotonic()
                     if survived := daemon.running:
                         daemon.http("GET", "/ping")
@@ -71,8 +81,10 @@ def repeat(prepare: Callable[[list[str], Path, Sequence[str]], tuple[Instance, I
                         struck = time.time()
                         daemon.terminate()
                     load.join()
+                    if kept is not None and "--durability=store" not in flags:
+                        ledger.forget(kept)
                     for receipts in channels:
-                        receipts.fault(struck)
+                        receipts.fault(struck if kept is None else kept)
                     daemon.start()
                     if not survived:
                         recoveries.append(time.monotonic() - began)
@@ -117,6 +129,38 @@ def lose_power(command: list[str], directory: Path, flags: Sequence[str]) -> tup
     def inject(_: random.Random) -> None:
         daemon.kill()
         machine.forget(daemon.data_path)
+
+    return daemon, inject
+
+
+def lose_machine(command: list[str], times: int, *flags: str, seed: int) -> FaultOutcome:
+    """Kills the daemon and deletes its data path; the next one has nothing but the log store, which now and then has
+    failed before."""
+    with (
+        tempfile.TemporaryDirectory(prefix="gnsqd-faults-") as directory,
+        ObjectStore(PEERS / "versitygw", Path(directory)) as store,
+        FailingProxy(store) as proxy,
+    ):
+        return repeat(partial(_lose_machine, proxy))(command, times, *flags, seed=seed)
+
+
+def _lose_machine(
+    proxy: FailingProxy, command: list[str], directory: Path, flags: Sequence[str]
+) -> tuple[Instance, Inject]:
+    variables = [f"{name}={value}" for name, value in proxy.environment.items()]
+    daemon = Instance(["env", *variables, *command], directory / "0", f"--log-store={proxy.url}", *flags)
+
+    def inject(chance: random.Random) -> float:
+        if chance.random() < 0.4:
+            proxy.misbehave(chance.choice(STORE_FAULTS), chance.choice(("PUT", "")), times=chance.randrange(1, 9))
+            time.sleep(chance.uniform(0, 1))
+        looked = time.time()
+        lag = re.findall(rb"^gnsqd_log_store_lag_seconds (.*)$", daemon.http("GET", "/metrics")[2], re.MULTILINE)
+        daemon.kill()
+        proxy.behave()
+        shutil.rmtree(daemon.data_path)
+        daemon.data_path = daemon.data_path.with_name(str(int(daemon.data_path.name) + 1))
+        return looked - float(lag[0])
 
     return daemon, inject
 

@@ -119,6 +119,13 @@ class Ledger:
             self.count += len(bodies)
             self.bytes += sum(map(len, bodies))
 
+    def take_back(self, bodies: Sequence[bytes]) -> None:
+        """Notes that nobody may rely on the OK for them any more."""
+        with self._lock:
+            for body in bodies:
+                self._acknowledged[self.number(body)] = 0
+            self.count -= len(bodies)
+
     def acknowledged(self) -> list[int]:
         return [number for number, is_acknowledged in enumerate(self._acknowledged) if is_acknowledged]
 
