@@ -24,6 +24,9 @@ class BenchmarkError(Exception):
     """A comparison or a run that is not possible; str() is the text for people."""
 
 
+OWN_DIRECTORY = "{directory}"  # in a flag: one that is removed with the daemon
+
+
 @dataclass(frozen=True)
 class Lane:
     name: str
@@ -51,7 +54,8 @@ class Lane:
         """Runs a daemon of this lane on a new data path, which `prepare` may fill; raises AssertionError if it does not
         serve."""
         with tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX) as directory:
-            daemon = Instance(self.command, Path(directory) / "data", *flags)
+            command = tuple(word.replace(OWN_DIRECTORY, directory) for word in self.command)
+            daemon = Instance(command, Path(directory) / "data", *flags)
             if prepare is not None:
                 prepare(daemon.data_path)
             try:

@@ -79,6 +79,9 @@ Variant = tuple[str, tuple[str, ...]]  # a name, and flags; those without flags 
 ITSELF: tuple[Variant, ...] = (("", ()),)
 BY_DURABILITY: tuple[Variant, ...] = (*ITSELF, ("process", ("--durability=process",)), ("disk", ("--durability=disk",)))
 
+_IN_STORE = ("--durability=store", "--log-store=file://{directory}/store")
+BY_STORE: tuple[Variant, ...] = (("disk", ("--durability=disk",)), ("store", _IN_STORE))
+
 
 @dataclass(frozen=True)
 class BenchmarkRow:

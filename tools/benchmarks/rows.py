@@ -17,7 +17,16 @@ from benchmarks.procedures import (
     starts,
     trip,
 )  # fmt: skip
-from benchmarks.row import BY_DURABILITY, CONNECTIONS, INSTRUCTIONS, ITSELF, BenchmarkRow, all_that_comes, stored
+from benchmarks.row import (
+    BY_DURABILITY,
+    BY_STORE,
+    CONNECTIONS,
+    INSTRUCTIONS,
+    ITSELF,
+    BenchmarkRow,
+    all_that_comes,
+    stored,
+)
 from benchmarks.scale import SCALE
 
 moving = partial(BenchmarkRow, mem_queue_size=all_that_comes)
@@ -32,6 +41,7 @@ ROWS = (
     moving("tls-pub", "PUB one by one, TLS", publisher("-tls"), tls=True),
     BenchmarkRow("connect", "connect, IDENTIFY, SUB, RDY, close", connector, unit=CONNECTIONS),
     moving("durability", "MPUB 200, durability", publisher(batch=200), variants=BY_DURABILITY),
+    moving("store", "MPUB 200, 16 publishers", publisher("-publishers=16", batch=200), variants=BY_STORE, apart=True),
     moving("nodes", "publish (MPUB 20) and consume at once", nodes, parts=NODES),
     moving("latency", "PUB round trip", trip, parts=TIMES),
     BenchmarkRow("memory", "resident memory", memory, stored, parts=MEMORY),
