@@ -1,4 +1,4 @@
-"""The compose files: whether the flags, names and paths in them lead to what they mean."""
+"""The compose files, and a manifest for Kubernetes: their flags, names and paths lead to what they mean."""
 
 import re
 import shutil
@@ -18,8 +18,15 @@ from gnsqd.options import DEV, Options
 FILES = ("compose.yaml", "compose.dev.yaml")
 SERVICES = services()
 SECOND = 1_000_000_000
-PAGE = (ROOT / "contrib" / "docs" / "containers.md").read_text("utf-8")
-EXAMPLES = [yaml.safe_load(block)["services"] for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.M | re.S)]
+
+
+def blocks(page: str) -> list[Any]:
+    """Returns the YAML that a page has."""
+    text = (ROOT / "contrib" / "docs" / page).read_text("utf-8")
+    return [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", text, re.M | re.S)]
+
+
+EXAMPLES = [block["services"] for block in blocks("containers.md")]
 
 
 def ports(service: dict[str, Any]) -> set[str]:
@@ -94,6 +101,23 @@ def test_everything_that_dev_mode_listens_on_is_published_and_examples_of_it_are
     for each in ours:
         assert each["command"] == service["command"][: 3 if "4171:4171" in each["ports"] else 2]  # the page
         assert {port.partition(":")[0] for port in each["ports"]} <= ports(service)
+
+
+def test_pod_that_restores_itself_has_what_its_flags_name() -> None:
+    (manifest,) = blocks("log-store.md")
+    template = manifest["spec"]["template"]
+    (container,), (volume,) = template["spec"]["containers"], template["spec"]["volumes"]
+    program, *flags = container["command"]
+    options = parse_flags(flags)[0]
+    assert (program, options["durability"]) == ("gnsqd", "store")
+    assert re.findall(r"\$\((\w+)\)", options["log_store"]) == [each["name"] for each in reversed(container["env"])]
+    assert options["broadcast_address"] == f"$({container['env'][0]['name']}).{manifest['spec']['serviceName']}"
+    assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": options["data_path"]}]
+    assert manifest["spec"]["selector"]["matchLabels"] == template["metadata"]["labels"]
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert [probe["path"] for probe in probes] == ["/healthz", "/healthz", "/readyz"]
+    assert {str(probe["port"]) for probe in probes} == {Options().http_address.rpartition(":")[2]}
+    assert template["spec"]["terminationGracePeriodSeconds"] >= 15
 
 
 @pytest.mark.peer
