@@ -75,7 +75,7 @@ def excerpt(lines: str) -> str:
         name = daemon if options == "default" else f"{daemon} {options}"
         with_machine = "all"
         if machines is not None:
-            with_machine = lost(machines, f"machines{' but for the lag' * ('store' not in options)}")
+            with_machine = lost(machines, f"machines{' except the lag' * ('store' not in options)}")
         shown.append((name, lost(kills, "kills"), lost(cuts, "power cuts"), with_machine))
     return table(("daemon", "lost by SIGKILL", "lost by a power cut", "lost with the machine"), shown)
 
