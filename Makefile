@@ -103,7 +103,7 @@ bench-scale: $(PEERS) ## many topics, channels and connections
 
 # What kills, losses of power, full disks and set clocks cost, ours and the real nsqd: the table of
 # contrib/docs/reliability.md, in about an hour.
-faults: $(PEERS) ## kills, losses of power, full disks: an hour
+faults: $(PEERS) $(VERSITYGW) ## kills, losses of power and of machines, full disks: an hour
 	@.ci/install .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults $(FLAGS)
 
