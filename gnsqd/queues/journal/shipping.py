@@ -315,8 +315,9 @@ class Shipper:
         since = min(filter(None, (self._in_hand, *self._dirty.values())), default=None)
         size = self._batch.size
         for journal in self._dirty:
+            files = self._ledger.topics.get(journal.topic, {})
             for segment in journal.segments.all:
-                file = self._ledger.find(os.path.basename(segment.path))
+                file = files.get(os.path.basename(segment.path))
                 size += segment.size if file is None else max(segment.size - file.sent, 0)
         return {
             "log_store_lag_seconds": 0.0 if since is None else monotonic() - since,
