@@ -135,6 +135,11 @@ def parse_segment_name(name: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if is_valid_name(match[1]) and not is_ephemeral(match[1]) else None
 
 
+def topic_of(name: str) -> str:
+    """Returns the topic of a segment's file name, "" if `name` is another."""
+    return (parse_segment_name(name) or ("", 0))[0]
+
+
 def meta_file_name(queue: str) -> str:
     return f"{queue}.diskqueue.meta.dat"
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from gnsqd.shared import log_store
-from gnsqd.shared.disk_format import Gap, decode_record, parse_segment_name
+from gnsqd.shared.disk_format import Gap, decode_record, parse_segment_name, topic_of
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal import records
 from gnsqd.shared.journal.replay import Replay
@@ -109,8 +109,7 @@ class StoredTopic:
 
     @cached_property
     def dead(self) -> list[Stored]:
-        found = log_store.dead_segments(self._store, self._log)
-        return [each for each in found if (parse_segment_name(each.name) or ("",))[0] == self._topic]
+        return [each for each in log_store.dead_segments(self._store, self._log) if topic_of(each.name) == self._topic]
 
     @cached_property
     def _bounds(self) -> list[tuple[int, int, StoredFile]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from tempfile import TemporaryDirectory
 
-from gnsqd.shared.disk_format import parse_segment_name
+from gnsqd.shared.disk_format import topic_of
 from gnsqd.shared.durations import parse_duration
 from gnsqd.shared.errors import StorageError
 from gnsqd.shared.journal.replay import Replay
@@ -47,7 +47,7 @@ class StoredNode:
 
     def topics(self) -> set[str]:
         with self._reading() as log:
-            return {found[0] for found in map(parse_segment_name, log.files) if found is not None}
+            return {*map(topic_of, log.files)} - {""}
 
     def extent(self, topic: str, channel: str = "", at: str = "") -> Extent | None:
         """Returns what one topic has, as `LogNode.extent`, also in dead segments. A channel that is not there is where

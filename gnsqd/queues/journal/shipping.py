@@ -28,7 +28,7 @@ from gnsqd.log import Logger
 from gnsqd.options import MILLISECOND, SECOND, Options
 from gnsqd.queues.journal.log import Log
 from gnsqd.shared import log_store
-from gnsqd.shared.disk_format import parse_queue_file, parse_segment_name
+from gnsqd.shared.disk_format import parse_queue_file, topic_of
 from gnsqd.shared.errors import StartError, StorageError
 from gnsqd.shared.journal.segment import Segment
 from gnsqd.shared.log_store import DELETE, FILE, METADATA, STORED, WRITE, Claim, Entry, LogStore, Stored, StoredLog, Wal
@@ -106,11 +106,6 @@ class Ledger:
     def oldest(self) -> tuple[Key, int]:
         """Returns something for which the oldest wal object is needed, and its number; 0 if none is."""
         return next(iter(self._numbers.items()), (("", ""), 0))
-
-
-def topic_of(name: str) -> str:
-    """Returns the topic of a segment's file name, "" for a file of metadata."""
-    return (parse_segment_name(name) or ("", 0))[0]
 
 
 class Batch:
