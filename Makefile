@@ -18,7 +18,7 @@ CACHING := PYTHONDONTWRITEBYTECODE=
 WORKERS := 3
 PYTEST = $(CACHING) GNSQD_EXPECT_LANE=$$(cat $(1)/.lane) $(1)/bin/pytest -n $(WORKERS) --dist=worksteal
 
-.PHONY: help run check test test-all test-plain test-spark test-old-spark peers bench bench-scale spark-faults
+.PHONY: help run compiled wheels check test test-all test-plain test-spark test-old-spark peers bench bench-scale spark-faults
 .PHONY: spark-bench spark-example faults attacks differential soak cluster fuzz docs options screens release-check lint types format clean
 
 help: ## this list
@@ -29,6 +29,16 @@ run: ## serve on ports 4150 and 4151, with the data in ./data
 	@mkdir -p data
 	@exec .venv/bin/gnsqd --data-path=data $(FLAGS)
 
+compiled: ## compile the hot modules for the other targets, such as `run`, which takes minutes; needs a C compiler
+	@.ci/install --compiled .venv
+
+wheels: ## the packages of a release in ./dist: source, plain wheel, and wheel compiled for this Python and machine
+	@.ci/install --compiled .venv
+	@rm -rf dist && cp -R .venv/dist dist
+	@GNSQD_COMPILE= .venv/bin/python -m build --no-isolation --wheel --outdir dist .venv/source >.venv/.log 2>&1 || \
+		{ cat .venv/.log; exit 1; }
+	@ls dist
+
 check: VENV := .venv
 check: MARKS := not slow and not peer and not spark
 check: ## the budget of lines, and the unit tests on the source tree as it is: nothing is built
@@ -36,7 +46,7 @@ check: ## the budget of lines, and the unit tests on the source tree as it is: n
 	@$(VENV)/bin/python tools/weight.py
 	@$(CACHING) PYTHONPATH=.:contrib $(VENV)/bin/pytest -n $(WORKERS) --dist=worksteal -m "$(MARKS)" $(or $(TESTS),tests/unit)
 
-# The installed package is tested, compiled where there is a C compiler.
+# The installed package is tested, compiled after `make compiled`.
 test: WORKERS := 4
 test: ## the installed package, in minutes; needs no Go, Java or Node
 	@.ci/install .venv dev
@@ -49,11 +59,11 @@ test-all: ## the same with the slow tests, and with the real nsqd after `make pe
 
 test-plain: MARKS := not spark and not one_lane
 test-plain: ## what may differ where no module is compiled
-	@CC=/bin/false .ci/install .venv-plain dev
+	@.ci/install .venv-plain dev
 	@$(call PYTEST,.venv-plain) -m "$(MARKS)" $(TESTS)
 
 test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
-	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@.ci/install .venv-plain dev,spark
 	@PYTHONPATH=tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=tests .venv-plain/bin/python -m spark.shared_classes
 	@$(call PYTEST,.venv-plain) tests/spark $(TESTS)
@@ -61,7 +71,7 @@ test-spark: ## the Spark side, with Spark installed; needs Java 17 or 21
 # Those whose results depend on the versions of Spark and pyarrow; one worker, as each starts a JVM.
 test-old-spark: WORKERS := 1
 test-old-spark: ## sources and sinks with the oldest Spark and pyarrow that pyproject.toml allows
-	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@.ci/install .venv-plain dev,spark
 	@$(MAKE) --no-print-directory $(OLD_SPARK)
 	@PYTHONPATH=$(dir $(OLD_SPARK)):tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=$(dir $(OLD_SPARK)) $(call PYTEST,.venv-plain) -m "not peer" tests/spark/test_catalog.py \
@@ -91,62 +101,62 @@ $(PROMTOOL) $(VERSITYGW): tests/peers/bin/%: tests/peers/%.mod tests/peers/%.sum
 	@touch $@
 
 bench: $(PEERS) ## throughput, latency and memory, with the real nsqd in the same run
-	@.ci/install .venv dev
-	@CC=/bin/false .ci/install .venv-plain dev
+	@.ci/install --compiled .venv dev
+	@.ci/install .venv-plain dev
 	@.venv/bin/python tools/benchmarks $(FLAGS)
 
 # What great numbers of topics, channels and connections cost, as a table and as a plot in contrib/docs.
 bench-scale: $(PEERS) ## many topics, channels and connections
-	@.ci/install .venv bench
-	@CC=/bin/false .ci/install .venv-plain
+	@.ci/install --compiled .venv bench
+	@.ci/install .venv-plain
 	@.venv/bin/python tools/benchmarks --runs=1 --rows 'scale-*' --plot=contrib/docs/scale.png $(FLAGS)
 
 # What kills, losses of power, full disks and set clocks cost, ours and the real nsqd: the table of
 # contrib/docs/reliability.md, in about an hour.
 faults: $(PEERS) $(VERSITYGW) ## kills, losses of power and of machines, full disks: an hour
-	@.ci/install .venv dev
+	@.ci/install --compiled .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults $(FLAGS)
 
 # Freezes of the daemon, floods of its page, hostile nodes, time-outs in many channels; FLAGS="--rows=page".
 attacks: $(PEERS) ## freezes, floods, hostile nodes: figures with limits
-	@.ci/install .venv dev
+	@.ci/install --compiled .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults.attacks $(FLAGS)
 
 # Random sessions played to the real nsqd and to gnsqd, and every answer compared: FLAGS="--steps=1000000 --seed=1".
 differential: $(PEERS) ## random sessions with gnsqd and the real nsqd
-	@.ci/install .venv dev
+	@.ci/install --compiled .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m model.differential $(FLAGS)
 
 # An hour of mixed load on gnsqd, after which nothing is lost and nothing has grown: FLAGS="--durability=process".
 soak: ## an hour of mixed load
-	@.ci/install .venv dev
+	@.ci/install --compiled .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -m faults.soak $(FLAGS)
 
 # An hour of three gnsqd and two nsqlookupd in network namespaces, with the troubles of operators: FLAGS="--minutes=10".
 cluster: ## an hour of a cluster with changing DNS, idle channels, blocked logs and tokens
-	@.ci/install .venv dev
+	@.ci/install --compiled .venv dev
 	@PYTHONPATH=tests:tools .venv/bin/python -P -m faults.cluster $(FLAGS)
 
 # Calls that fail, and input that is cut, damaged and invalid, with each client in Python and in C: FLAGS="--seconds=3600".
 fuzz: ## broken input and failing calls for the native sockets, under AddressSanitizer
-	@.ci/install .venv dev
+	@.ci/install --compiled .venv dev
 	@.ci/fuzz .venv/bin/python $(FLAGS)
 
 # What kills and restarts cost a Spark stream: the tables of contrib/docs/spark.md, in half an hour.
 spark-faults: ## kills and restarts beside a Spark stream
-	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@.ci/install .venv-plain dev,spark
 	@PYTHONPATH=tests .venv-plain/bin/python -m kit.table_formats
 	@PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.faults $(FLAGS)
 
 # Rows per second of Spark's readers and writers, with gnsqd and the real nsqd.
 spark-bench: $(PEERS) ## rows per second of Spark's readers and writers
-	@.ci/install .venv dev
-	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@.ci/install --compiled .venv dev
+	@.ci/install .venv-plain dev,spark
 	@GNSQD_BIN=$(CURDIR)/.venv/bin/gnsqd PYTHONPATH=tests:tools .venv-plain/bin/python -m spark.bench $(FLAGS)
 
 # A million events archived, rolled up and replayed; the test of it in `make test-spark` takes fewer.
 spark-example: ## a million events archived, rolled up and replayed
-	@CC=/bin/false .ci/install .venv-plain dev,spark
+	@.ci/install .venv-plain dev,spark
 	@GNSQD_EXAMPLE_EVENTS=1000000 .venv-plain/bin/pytest tests/spark/test_pipeline_example.py $(FLAGS)
 
 # The documents as a site, in build/docs; a warning is an error.
@@ -167,7 +177,7 @@ screens: ## the pictures of gnsqadmin
 	@.ci/install .venv dev,browser
 	@.venv/bin/python tools/documents --screens
 
-release-check: ## sdist, plain wheel and compiled wheel, each built, installed in an empty environment and started
+release-check: ## sdist and wheels, each built, installed in an empty environment and started
 	@.ci/release-check
 
 lint: ## ruff, and what may import what
@@ -178,7 +188,7 @@ lint: ## ruff, and what may import what
 
 # With Spark installed, whose types the Spark side needs.
 types: ## mypy
-	@CC=/bin/false .ci/install --dependencies .venv-plain dev,spark
+	@.ci/install --dependencies .venv-plain dev,spark
 	.venv-plain/bin/mypy
 
 format: ## ruff puts the code into shape

@@ -1,12 +1,10 @@
-"""Compile the hot modules where a C compiler works; elsewhere they run as they are.
+"""Compile the hot modules if GNSQD_COMPILE is 1; otherwise they run as they are, and a build takes seconds.
 
-The list of them is `[tool.gnsqd]` in pyproject.toml, as all else that packaging reads. CC=/bin/false forces the plain
-lane, which needs no Cython and gives a wheel for every machine. Only what changed is compiled again.
+The list of them is `[tool.gnsqd]` in pyproject.toml, as all else that packaging reads. A wheel without compiled modules
+is for every machine. Only what changed is compiled again.
 """
 
 import os
-import shlex
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -19,23 +17,9 @@ COMPILE_ARGS = ["-O1", "-g0"]
 DIRECTIVES = {"language_level": 3, "annotation_typing": False, "binding": True}
 
 
-def compiler_works() -> bool:
-    """Whether $CC, or else the compiler that built this Python, compiles an extension module."""
-    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}", "-x", "c", "-"]
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            probe = subprocess.run(
-                [*command, *flags, "-o", f"{directory}/probe"], input=b"#include <Python.h>", capture_output=True
-            )
-        except OSError:
-            return False
-    return probe.returncode == 0
-
-
 def build_requires() -> list[str]:
-    """What a build needs beside setuptools, on this machine."""
-    return ["Cython>=3.1"] if compiler_works() else []
+    """What a build needs beside setuptools."""
+    return ["Cython>=3.1"] if os.environ.get("GNSQD_COMPILE", "0") not in ("", "0") else []
 
 
 def source_of(module: str) -> str:
@@ -46,6 +30,7 @@ def source_of(module: str) -> str:
 def main() -> None:
     from setuptools import Extension, setup
     from setuptools.command.build_ext import build_ext
+    from setuptools.errors import CompileError
     from setuptools.modified import newer_group
 
     class BuildExt(build_ext):
@@ -54,6 +39,14 @@ def main() -> None:
             self.parallel = self.parallel or os.cpu_count()
 
         def build_extensions(self) -> None:
+            with tempfile.TemporaryDirectory() as directory:
+                probe = Path(directory, "probe.c")
+                probe.write_text("#include <Python.h>")
+                try:
+                    self.compiler.compile([str(probe)], output_dir=directory)
+                except CompileError as error:
+                    sys.exit(f"GNSQD_COMPILE needs a C compiler and Python's headers: {error}")
+
             from Cython.Build import cythonize
 
             translated = cythonize(
@@ -88,13 +81,7 @@ def main() -> None:
     setup(
         cmdclass={"build_ext": BuildExt},
         ext_modules=[
-            Extension(
-                module,
-                [source_of(module)],
-                depends=["setup.py"],
-                extra_compile_args=COMPILE_ARGS,
-                optional=True,
-            )
+            Extension(module, [source_of(module)], depends=["setup.py"], extra_compile_args=COMPILE_ARGS)
             for module in (modules if requires else [])
         ],
         setup_requires=requires,
