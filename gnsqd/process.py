@@ -111,8 +111,11 @@ def serve(new_daemon: "Callable[[], DaemonProcess]") -> int:
     signal.signal(signal.SIGQUIT, _dump)
     daemon.start()
     memory.freeze()
+    used = time.process_time()
     while not daemon.wait(memory.COLLECT_SECONDS):
         memory.collect()
+        before, used = used, time.process_time()
+        daemon.note_use((used - before) / memory.COLLECT_SECONDS)
     code = daemon.exit()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # else Python, as it ends, makes one more of them deadly

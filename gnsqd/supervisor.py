@@ -20,6 +20,9 @@ from greenlet import greenlet
 
 from gnsqd.log import Logger
 from gnsqd.net.listener import ListenerBroken
+from gnsqd.shared.version import lane
+
+_BUSY = 0.5  # of a core
 
 
 class Supervisor:
@@ -86,6 +89,7 @@ class DaemonProcess(ABC):
         self._log = log
         self._exit_code = 0
         self._exit_requested = Event()
+        self._is_plain = lane() == "plain"
         self._supervisor = Supervisor(log, lambda: self.request_exit(1))
 
     @abstractmethod
@@ -104,6 +108,15 @@ class DaemonProcess(ABC):
     def wait(self, timeout: float) -> bool:
         """Returns when the exit is requested, or after `timeout` seconds; True if it is requested."""
         return bool(self._exit_requested.wait(timeout))
+
+    def note_use(self, share: float) -> None:
+        """Logs once, if `share` of a core was in use and no module is compiled, how to have them compiled."""
+        if self._is_plain and share > _BUSY:
+            self._is_plain = False
+            self._log.info(
+                "NSQ: busy, and nothing is compiled: a compiled wheel, or GNSQD_COMPILE=1 at `pip install`, needs half "
+                "of the CPU time or less"
+            )
 
     @abstractmethod
     def exit(self) -> int:

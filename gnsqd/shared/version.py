@@ -15,7 +15,7 @@ NSQD_VERSION = "1.3.0"
 
 def version_string(program: str = "nsqd") -> str:
     """Returns the line that `--version` prints, in the shape of the real daemon's `nsqd v1.3.0 (built w/go1.19.8)`."""
-    return f"{program} v{NSQD_VERSION} (built w/gnsqd-{VERSION}-py{sys.version.split()[0]})"
+    return f"{program} v{NSQD_VERSION} (built w/gnsqd-{VERSION}-py{sys.version.split()[0]}-{lane()})"
 
 
 def lane() -> str:

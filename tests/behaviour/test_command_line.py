@@ -99,7 +99,7 @@ def test_help_is_usage_on_stderr_and_exit_0(run: Run) -> None:
 def test_version_is_one_line_on_stdout(run_started: Run) -> None:
     result = run_started("--version", "--node-id=5000", "--config=/nonexistent")
     assert (result.returncode, result.stderr) == (0, "")
-    build = rf"go[\d.]+|gnsqd-\d+\.\d+\.\d+-py{re.escape(platform.python_version())}"
+    build = rf"go[\d.]+|gnsqd-\d+\.\d+\.\d+-py{re.escape(platform.python_version())}-(plain|compiled)"
     assert re.fullmatch(rf"nsqd v1\.3\.0 \(built w/({build})\)\n", result.stdout)
 
 

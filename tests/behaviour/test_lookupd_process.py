@@ -189,4 +189,4 @@ def test_link_named_nsqlookupd_is_enough(tmp_path: Path) -> None:
     module.chmod(0o755)
     script.symlink_to(module)
     result = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=DEADLINE)
-    assert re.fullmatch(r"nsqlookupd v1\.3\.0 \(built w/gnsqd-[\d.]+-py[\d.]+\)\n", result.stdout), result
+    assert re.fullmatch(r"nsqlookupd v1\.3\.0 \(built w/gnsqd-[\d.]+-py[\d.]+-\w+\)\n", result.stdout), result

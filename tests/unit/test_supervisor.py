@@ -9,7 +9,7 @@ import pytest
 
 from gnsqd.log import Level, Logger
 from gnsqd.shared.errors import StorageError
-from gnsqd.supervisor import Supervisor
+from gnsqd.supervisor import DaemonProcess, Supervisor
 
 
 class Supervised:
@@ -86,3 +86,23 @@ def test_who_is_asked_to_end_has_not_crashed(watched: Supervised) -> None:
         gevent.sleep(0)
         greenlet.kill()
     assert (watched.it.crashes, watched.ends, watched.text) == ({}, 0, "")
+
+
+@pytest.mark.parametrize("lane, lines", [("plain", 1), ("compiled", 0)])
+def test_busy_daemon_without_compiled_modules_logs_once_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, lane: str, lines: int
+) -> None:
+    class Daemon(DaemonProcess):
+        def start(self) -> None: ...
+
+        def exit(self) -> int:
+            return 0
+
+    monkeypatch.setattr("gnsqd.supervisor.lane", lambda: lane)
+    log = io.StringIO()
+    daemon = Daemon(Logger("", Level.INFO, log))
+    daemon.note_use(0.4)
+    assert log.getvalue() == ""
+    daemon.note_use(0.6)
+    daemon.note_use(0.9)
+    assert log.getvalue().count("GNSQD_COMPILE=1") == lines
