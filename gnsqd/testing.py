@@ -18,13 +18,15 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from gnsqd.preloaded import Preloaded, Process
 
 GNSQD = (sys.executable, "-P", "-m", "gnsqd")
@@ -35,7 +37,14 @@ SHOWN = 4000  # characters of a log
 _POLL_SECONDS = 0.002
 _LOOKUPD = "[nsqlookupd] "
 _LISTENING = re.compile(  # in either --log-format
-    rf'^({re.escape(_LOOKUPD)}|.*"daemon":"nsqlookupd")?.*\b(TCP|HTTP): listening on ([^\s"]+)(?:"}})?$', re.MULTILINE
+    rf'^({re.escape(_LOOKUPD)}|.*"daemon":"nsqlookupd")?.*\b(TCP|HTTPS?): listening on ([^\s"]+)(?:"}})?$', re.MULTILINE
+)
+_ADDRESSES = (  # attribute, prefix and kind in the log, flag
+    ("tcp_address", "", "TCP", "tcp-address"),
+    ("http_address", "", "HTTP", "http-address"),
+    ("https_address", "", "HTTPS", "https-address"),
+    ("lookupd_tcp_address", _LOOKUPD, "TCP", "embedded-lookupd-tcp-address"),
+    ("lookupd_http_address", _LOOKUPD, "HTTP", "embedded-lookupd-http-address"),
 )
 
 
@@ -44,25 +53,39 @@ class StartFailed(Exception):
     gnsqd would refuse or ignore a flag; then it is one line."""
 
 
+class Settings(TypedDict, total=False):
+    """The settings of a daemon that are not flags."""
+
+    config: str | Path  # a config file; its keys for addresses and directories do not count
+    topics: Sequence[str]  # created at each start and reset; channels as TOPIC/CHANNEL
+    lookupd: bool  # nsqlookupd in the same process
+    tls: bool  # certificates for TCP and HTTPS, by an authority of its own
+    tokens: Mapping[str, str]  # for HTTP, by their roles: full, read, or one for topics, such as publish:orders.*
+
+
 class Daemon:
-    """One daemon; StartFailed for bad flags. Its ports are reserved for it until this object is gone, so that every
-    start has the same.
+    """One daemon; StartFailed for bad flags and settings. Its ports are reserved for it until this object is gone, so
+    that every start has the same.
 
     tcp_address, http_address                   of nsqd, as `host:port`
     lookupd_tcp_address, lookupd_http_address   of nsqlookupd in the same process, with `lookupd`; otherwise empty
+    https_address                               of nsqd, if it has certificates
+    ca_file, client_cert_file, client_key_file  of the authority and a client, with `tls`; otherwise empty
     data_path                                   where its topics and channels are kept
     log_path                                    where it writes its log
     """
 
     def __init__(
-        self, data_path: Path, flags: Sequence[str] = (), command: Sequence[str] = GNSQD, *, lookupd: bool = False
+        self, data_path: Path, flags: Sequence[str] = (), command: Sequence[str] = GNSQD, **settings: Unpack[Settings]
     ) -> None:
         self.data_path = data_path
         self.log_path = data_path.with_name(f"{data_path.name}.log")
         self.tcp_address = self.http_address = self.lookupd_tcp_address = self.lookupd_http_address = ""
+        self.https_address = self.ca_file = self.client_cert_file = self.client_key_file = self._token = ""
+        self._creating: Sequence[str] = ()
         listeners = ["tcp", "http"]
-        more = ["--https-address=127.0.0.1:0", f"--data-path={data_path}", *flags]
-        if lookupd:
+        more = ["--https-address=127.0.0.1:0", *self._prepare(settings), f"--data-path={data_path}", *flags]
+        if settings.get("lookupd"):
             listeners += ["embedded-lookupd-tcp", "embedded-lookupd-http"]
             more.insert(0, "--lookup-creates-topics")
         self._check_flags(flags, tuple(command) == GNSQD)
@@ -90,6 +113,34 @@ class Daemon:
         if ignored:
             raise StartFailed(f"gnsqd ignores {ignored[0]!r}: a flag begins with --")
 
+    def _prepare(self, settings: Settings) -> list[str]:
+        """Writes the files of the settings into a directory beside the data path; returns the flags for them."""
+        if unknown := settings.keys() - Settings.__annotations__:
+            known = ", ".join(Settings.__annotations__)
+            raise StartFailed(f"gnsqd: unknown setting {min(unknown)!r}; there are {known}")
+        if settings.keys() <= {"lookupd"}:
+            return []
+        from gnsqd import fixture_files  # few need it
+        from gnsqd.shared.errors import NSQError
+
+        directory = self.data_path.with_name(f"{self.data_path.name}.files")
+        directory.mkdir(parents=True, exist_ok=True)
+        flags = []
+        try:
+            self._creating = fixture_files.creating_requests(settings.get("topics", ()))
+            if config := settings.get("config"):
+                flags.append(fixture_files.copy_config(str(config), directory))
+            if tokens := settings.get("tokens"):
+                flag, self._token = fixture_files.write_tokens(tokens, directory)
+                flags.append(flag)
+        except NSQError as error:
+            raise StartFailed(f"gnsqd: {error}") from None
+        if settings.get("tls"):
+            flags += [f"--https-address=127.0.0.1:{self._reserve_port()}", *fixture_files.write_certificates(directory)]
+            files = (str(directory / name) for name in ("ca.crt", "client.crt", "client.key"))
+            self.ca_file, self.client_cert_file, self.client_key_file = files
+        return flags
+
     def _reserve_port(self) -> int:
         """Returns a bound port, which Linux assigns to nobody else; nobody listens there, so the daemon can."""
         with socket.socket() as sock:
@@ -108,6 +159,7 @@ class Daemon:
             self._process = self._start_process(log)
         try:
             self._wait_until_it_serves()
+            self._create_topics()
         except BaseException:
             self.kill()
             raise
@@ -135,12 +187,9 @@ class Daemon:
 
     def _read_addresses(self) -> None:
         addresses = {(registry, kind): address for registry, kind, address in _LISTENING.findall(self.log())}
-        self.tcp_address, self.http_address = (
-            addresses.get(("", kind.upper())) or re.sub(r".*:0$", "", last_flag(self._flags, f"{kind}-address"))
-            for kind in ("tcp", "http")
-        )
-        self.lookupd_tcp_address = addresses.get((_LOOKUPD, "TCP"), "")
-        self.lookupd_http_address = addresses.get((_LOOKUPD, "HTTP"), "")
+        for attribute, prefix, kind, flag in _ADDRESSES:  # not all log levels have these lines
+            given = re.sub(r".*:0$", "", last_flag(self._flags, flag))
+            setattr(self, attribute, addresses.get((prefix, kind), given))
 
     def _failure(self, what: str) -> StartFailed:
         return StartFailed(f"{' '.join(self._command)} {what}\n{self.log()[-SHOWN:]}")
@@ -168,14 +217,16 @@ class Daemon:
         self.start()
 
     def reset(self) -> None:
-        """Deletes all topics with their channels and messages, and ends consumers' connections; raises StartFailed.
-        Connections that only publish stay. Where deleting does not leave an empty daemon, because it has ended, drains
-        or requires a token, another one is started on the same ports."""
+        """Deletes all topics with their channels and messages, ends consumers' connections, and creates the initial
+        topics again; raises StartFailed. Connections that only publish stay. Where deleting does not leave an empty
+        daemon, because it has ended, drains or requires another token, a new one is started on the same ports."""
         try:
             empty = self._process is not None and self._process.poll() is None and self._delete_topics()
         except OSError:
             empty = False
-        if not empty:
+        if empty:
+            self._create_topics()
+        else:
             self.kill()
             shutil.rmtree(self.data_path, ignore_errors=True)
             self.start()
@@ -183,16 +234,37 @@ class Daemon:
     def _delete_topics(self) -> bool:
         """Returns True if nothing is left afterwards, and the daemon accepts messages."""
         for topic in self._topics():
-            _ask(self.http_address, "POST", f"/topic/delete?topic={topic}".replace("#", "%23"))
+            self._request("POST", f"/topic/delete?topic={topic}".replace("#", "%23"))
         if self.lookupd_http_address:
             _ask(self.lookupd_http_address, "POST", "/topic/delete?topic=*")
-            if _topics(self.lookupd_http_address, "/topics"):
+            if _topics(_ask(self.lookupd_http_address, "GET", "/topics")):
                 return False
-        return not self._topics() and _ask(self.http_address, "GET", "/readyz")[0] == 200
+        return not self._topics() and self._request("GET", "/readyz")[0] == 200
+
+    def _create_topics(self) -> None:
+        """Creates the initial topics and channels, of which some may exist; raises StartFailed."""
+        for path in self._creating:
+            try:
+                status, body = self._request("POST", path)
+            except OSError as error:
+                raise StartFailed(f"gnsqd: POST {path}: {error}") from None
+            if status != 200:
+                raise StartFailed(f"gnsqd: POST {path}: {status} {body.decode('utf-8', 'replace')}")
 
     def _topics(self) -> list[str]:
-        topics = _topics(self.http_address, "/stats?format=json&include_clients=false&include_mem=false")
-        return [topic["topic_name"] for topic in topics]
+        answer = self._request("GET", "/stats?format=json&include_clients=false&include_mem=false")
+        return [topic["topic_name"] for topic in _topics(answer)]
+
+    def _request(self, method: str, path: str) -> tuple[int, bytes]:
+        """Returns status and body of an answer of nsqd, which may require a token, TLS and a client certificate; raises
+        OSError."""
+        if not self.ca_file:
+            return _ask(self.http_address, method, path, self._token)
+        from ssl import create_default_context  # loads slowly
+
+        context = create_default_context(cafile=self.ca_file)
+        context.load_cert_chain(self.client_cert_file, self.client_key_file)
+        return _ask(self.https_address, method, path, self._token, context)
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:
@@ -231,23 +303,25 @@ def last_flag(flags: Sequence[str], name: str) -> str:
     return values[-1] if values else ""
 
 
-def _topics(address: str, path: str) -> list[Any]:
+def _topics(answer: tuple[int, bytes]) -> list[Any]:
     """Returns `topics` of a JSON answer, [] if there are none; raises OSError if the answer is not 200."""
-    status, body = _ask(address, "GET", path)
+    status, body = answer
     if status != 200:
-        raise OSError(f"{path}: {status}")
+        raise OSError(f"status {status}")
     import json
 
     return json.loads(body)["topics"] or []
 
 
-def _ask(address: str, method: str, path: str) -> tuple[int, bytes]:
+def _ask(address: str, method: str, path: str, token: str = "", tls: "SSLContext | None" = None) -> tuple[int, bytes]:
     """Returns status and body of an answer; raises OSError."""
-    from http.client import HTTPConnection, HTTPException  # loads TLS, slowly, and every run of pytest imports this
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection  # load TLS, and every pytest imports this
 
-    with closing(HTTPConnection(address, timeout=START_SECONDS)) as connection:
+    connection = HTTPSConnection(address, context=tls) if tls else HTTPConnection(address)
+    connection.timeout = START_SECONDS
+    with closing(connection):
         try:
-            connection.request(method, path)
+            connection.request(method, path, headers={"Authorization": f"Bearer {token}"} if token else {})
             answer = connection.getresponse()
             return answer.status, answer.read()
         except HTTPException as error:
@@ -262,13 +336,13 @@ def _preloaded() -> "Preloaded":
 
 
 @contextmanager
-def running(*flags: str, command: Sequence[str] = GNSQD, lookupd: bool = False) -> Iterator[Daemon]:
+def running(*flags: str, command: Sequence[str] = GNSQD, **settings: Unpack[Settings]) -> Iterator[Daemon]:
     """Starts a daemon, with flags as on its command line; stops and removes it at the end. Raises StartFailed.
 
-    `command` is how to start it, to run the same tests with another nsqd; `lookupd` adds nsqlookupd to the process.
+    `command` is how to start it, to run the same tests with another nsqd.
     """
     with tempfile.TemporaryDirectory(prefix="gnsqd-") as directory:
-        daemon = Daemon(Path(directory) / "data", flags, command, lookupd=lookupd)
+        daemon = Daemon(Path(directory) / "data", flags, command, **settings)
         daemon.start()
         try:
             yield daemon
@@ -277,11 +351,13 @@ def running(*flags: str, command: Sequence[str] = GNSQD, lookupd: bool = False) 
 
 
 @asynccontextmanager
-async def running_async(*flags: str, command: Sequence[str] = GNSQD, lookupd: bool = False) -> AsyncIterator[Daemon]:
+async def running_async(
+    *flags: str, command: Sequence[str] = GNSQD, **settings: Unpack[Settings]
+) -> AsyncIterator[Daemon]:
     """Does as `running` for a program with asyncio, whose event loop goes on meanwhile."""
     from asyncio import to_thread  # loads slowly
 
-    daemon = running(*flags, command=command, lookupd=lookupd)
+    daemon = running(*flags, command=command, **settings)
     started = await to_thread(daemon.__enter__)
     try:
         yield started

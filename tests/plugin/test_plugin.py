@@ -6,6 +6,8 @@ The project's tests run in a pytest of their own, where nothing of this suite's 
 import asyncio
 import importlib.metadata
 import os
+import re
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -15,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from gnsqd import testing
+from gnsqd import fixture_files, testing
+from gnsqd.configuration import load_file
 from kit.daemons import own_command
 
 PLUGIN = "gnsqd.pytest_plugin"
@@ -144,6 +147,7 @@ def test_flags_that_gnsqd_would_refuse_or_ignore_are_a_line_of_error(project: Pr
             gnsqd_factory("--mem-queue-size", 0)
         """
     )
+    marker = "gnsqd_flags is for a daemon of one test"
     unknown, strings = "gnsqd: flag provided but not defined: -", "each flag of gnsqd is a string of its own, such as "
     for line in (
         f"test_typo: {unknown}mem-queue-siz; did you mean --mem-queue-size?",
@@ -151,7 +155,7 @@ def test_flags_that_gnsqd_would_refuse_or_ignore_are_a_line_of_error(project: Pr
         f"""test_list: {strings}"--mem-queue-size=0", not ['--mem-queue-size=0']""",
         "test_dashes: gnsqd ignores 'mem-queue-size=0': a flag begins with --",
         "test_keyword: gnsqd_flags has no argument 'mem_queue_size'",
-        "test_session: gnsqd_flags is for gnsqd and nsq; nsq_session has its flags from the fixture nsq_session_flags",
+        f"test_session: {marker}; nsq_session has its flags from the fixture nsq_session_flags",
         f'E       gnsqd.testing.StartFailed: {strings}"--mem-queue-size=0", not 0',
     ):
         assert f"\n{line}\n" in run.stdout, run.stdout
@@ -283,3 +287,150 @@ def test_asyncio_goes_on_while_a_daemon_starts_and_stops() -> None:
         assert not daemon.data_path.parent.exists()
 
     asyncio.run(serve())
+
+
+# A project that configures its nsqd
+
+CONFIG = """\
+tcp_address = "0.0.0.0:4150"
+data_path = "/data"
+broadcast_address = "nsqd"
+nsqlookupd_tcp_addresses = ["nsqlookupd:4160"]
+statsd_address = "statsd:8125"
+log_level = "warn"
+max_msg_size = 50
+msg_timeout = "7s"
+tls_cert = "/certs/server.pem"
+tls_required = true
+tls_client_auth_policy = "require-verify"
+"""
+
+
+def test_fixture_of_a_project_has_the_settings_of_its_nsqd(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "nsqd.cfg").write_text(CONFIG)
+    run = project(
+        """
+        import json, ssl, urllib.error, urllib.request
+        import pytest
+        from gnsqd.pytest_plugin import nsq_fixture
+
+        FULL, READ, PUBLISH = 16 * "f", 16 * "r", 16 * "p"
+
+        nsq = nsq_fixture(
+            "--max-msg-size=100", config="nsqd.cfg", topics=["events", "orders/billing", "orders/a#ephemeral"],
+            lookupd=True, tls=True, tokens={"full": FULL, "read": READ, "publish:orders.*": PUBLISH}, scope="session",
+        )
+        own = nsq_fixture("--max-msg-size=100", "--msg-timeout=7s", topics=["events"])
+        module = nsq_fixture(topics=["events"], scope="module")
+
+        def ask(nsq, path, token, data=None):
+            address, context = f"http://{nsq.http_address}", None
+            if nsq.ca_file:
+                address = "https://localhost:" + nsq.https_address.partition(":")[2]
+                context = ssl.create_default_context(cafile=nsq.ca_file)
+                context.verify_flags |= ssl.VERIFY_X509_STRICT
+                context.load_cert_chain(nsq.client_cert_file, nsq.client_key_file)
+            request = urllib.request.Request(address + path, data, {"Authorization": f"Bearer {token}"})
+            try:
+                with urllib.request.urlopen(request, context=context) as answer:
+                    return answer.read()
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        def topics(nsq):
+            rows = json.loads(ask(nsq, "/stats?format=json", READ))["topics"]
+            channels = {row["topic_name"]: [channel["channel_name"] for channel in row["channels"]] for row in rows}
+            return {row["topic_name"]: (row["depth"], row["paused"], channels[row["topic_name"]]) for row in rows}
+
+        @pytest.mark.parametrize("turn", range(3))
+        def test_every_test_begins_with_the_initial_topics(nsq, turn):
+            assert topics(nsq) == {"events": (0, False, []), "orders": (0, False, ["a#ephemeral", "billing"])}
+            url = f"http://{nsq.lookupd_http_address}/lookup?topic=orders"
+            with urllib.request.urlopen(url) as answer:
+                (producer,) = json.load(answer)["producers"]
+            assert nsq.tcp_address == f"{producer['broadcast_address']}:{producer['tcp_port']}"
+            assert ask(nsq, "/config/max_msg_size", READ) == b"100"
+            assert ask(nsq, "/config/msg_timeout", READ) == b"7000000000"
+            assert ask(nsq, "/config/nsqlookupd_tcp_addresses", READ) == b"[]"
+            assert ask(nsq, "/config/statsd_address", READ) == b""
+            for token, answer in {FULL: b"OK", READ: 403, PUBLISH: b"OK", "": 401}.items():
+                assert ask(nsq, "/pub?topic=orders.eu", token, b"an order") == answer
+            assert ask(nsq, "/pub?topic=orders", PUBLISH, b"an order") == 403
+            assert ask(nsq, "/pub?topic=orders", FULL, b"an order") == b"OK"
+            assert ask(nsq, "/topic/pause?topic=events", FULL, b"") == b""
+            if turn == 0:
+                nsq.kill()
+
+        @pytest.mark.gnsqd_flags("--max-msg-size=5")
+        def test_marker_adds_flags(own):
+            assert ask(own, "/config/max_msg_size", "") == b"5"
+            assert ask(own, "/config/msg_timeout", "") == b"7000000000"
+            assert topics(own) == {"events": (0, False, [])}
+            assert own.https_address == own.ca_file == ""
+
+        @pytest.mark.parametrize("turn", range(2))
+        def test_tests_of_a_module_share_a_daemon(module, turn):
+            assert topics(module) == {"events": (0, False, [])}
+            assert ask(module, "/pub?topic=events", "", b"an event") == b"OK"
+        """,
+        "-Werror",
+        "--rootdir=..",
+    )
+    assert "6 passed" in run.stdout, run.stdout + run.stderr
+
+
+def test_settings_that_gnsqd_would_refuse_or_ignore_are_a_line_of_error(project: Project, tmp_path: Path) -> None:
+    bad_key, bad_value = tmp_path / "key.cfg", tmp_path / "value.cfg"
+    bad_key.write_text("max_msg_sise = 100\n")
+    bad_value.write_text('log_level = "loud"\n')
+    settings = {
+        "topics='events'": 'topics is a list, such as ["events", "orders/billing"], not \'events\'',
+        "topics=['orders:billing']": "invalid topic 'orders:billing': TOPIC or TOPIC/CHANNEL, each 1 to 64 of ",
+        "topics=['orders/']": "invalid topic 'orders/': TOPIC or TOPIC/CHANNEL, each 1 to 64 of ",
+        "topic=['events']": "unknown setting 'topic'; there are config, topics, lookupd, tls, tokens",
+        "tokens={'admin': 16 * 't'}": "unknown role 'admin' of a token: the roles are full, read, and read:TOPIC, ",
+        "tokens={'read:': 16 * 't'}": "unknown role 'read:' of a token: the roles are full, read, and read:TOPIC, ",
+        "tokens={'full': 'secret'}": "invalid token of 'full': 16 or more of A-Z a-z 0-9 . _ ~ + / -",
+        "config='none.cfg'": f"config file {tmp_path}/project/none.cfg: open {tmp_path}/project/none.cfg: no such file",
+        f"config={str(bad_key)!r}": f"config file {bad_key}: unknown key max_msg_sise is ignored; did you mean ",
+        f"config={str(bad_value)!r}": f"config file {bad_value}: failed parsing log_level loud",
+        "'--max-topics=1', topics=['a', 'b']": 'POST /topic/create?topic=b: 503 {"message":"TOO_MANY_TOPICS"}',
+    }
+    lines = ["import pytest", "from gnsqd.pytest_plugin import nsq_fixture", "shared = nsq_fixture(scope='session')"]
+    for number, call in enumerate(settings):
+        lines += [f"fixture{number} = nsq_fixture({call})", f"def test_{number}(fixture{number}): pass"]
+    lines += ["@pytest.mark.gnsqd_flags('--max-msg-size=5')", "def test_marker(shared): pass"]
+    run = project("\n".join(lines))
+    for number, text in enumerate(settings.values()):
+        assert f"\ntest_{number}: gnsqd: {text}" in run.stdout, run.stdout
+    assert (
+        "\ntest_marker: gnsqd_flags is for a daemon of one test; shared has its flags from nsq_fixture\n" in run.stdout
+    )
+    assert "testing.py" not in run.stdout
+    assert f"{len(settings) + 1} errors" in run.stdout
+
+
+def test_config_file_of_a_daemon_has_all_but_the_places_of_a_deployment(tmp_path: Path) -> None:
+    example = (Path(__file__).parents[2] / "contrib" / "nsqd.cfg.example").read_text("utf-8")
+    source = tmp_path / "project.cfg"
+    text = re.sub(r"^# (\w+ = )", r"\1", example, flags=re.MULTILINE)
+    source.write_text(text.replace('"[nsqd] "', "'\\ \"\u00e9\" \U0001f600 '"), "utf-8")
+    copy = fixture_files.copy_config(str(source), tmp_path).removeprefix("--config=")
+    given, copied = load_file(str(source)), load_file(copy)
+    assert '"' in given["log_prefix"]
+    assert given.items() >= copied.items()
+    assert " ".join(sorted(given.keys() - copied.keys())) == (
+        "admin_http_address broadcast_address broadcast_http_port broadcast_tcp_port data_path "
+        "embedded_lookupd_http_address embedded_lookupd_tcp_address http_address https_address log_store "
+        "nsqlookupd_tcp_addresses statsd_address tcp_address"
+    )
+
+
+@pytest.mark.peer
+def test_certificates_and_topics_are_good_for_both_daemons(daemon_command: list[str], tmp_path: Path) -> None:
+    policy = ("--tls-required=true", "--tls-client-auth-policy=require-verify")
+    with testing.running(*policy, command=daemon_command, tls=True, topics=["orders/billing"]) as daemon:
+        context = ssl.create_default_context(cafile=daemon.ca_file)
+        context.load_cert_chain(daemon.client_cert_file, daemon.client_key_file)
+        with urllib.request.urlopen(f"https://{daemon.https_address}/stats?topic=orders", context=context) as answer:
+            assert b"[billing  " in answer.read()
