@@ -1,6 +1,7 @@
 """Promises of `--durability` where a disk fails or a kill comes at a certain step. Ours alone; test_table.py has kills
 at random moments and losses of power, unit/queues/journal kills during a conversion."""
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from threading import Thread
 import pytest
 
 from kit.account import drain
-from kit.daemons import Instance, NotStarted, eventually
+from kit.daemons import Instance, NotStarted, eventually, own_command, wait_until_stopped
 from kit.faulty_gnsqd import Faults, Rule
 from kit.http_api import ask
 from kit.nsq_client import NSQClient, parse_message, sized
@@ -45,6 +46,38 @@ def test_everything_about_messages_survives_a_kill(gnsqd_factory: DaemonFactory)
     again = {message.body: message for message in take(nsqd, "t", "c", 2)}
     assert again.keys() == {b"in flight", b"last"}
     assert (again[b"in flight"].attempts, again[b"in flight"].id) == (2, ids[b"in flight"])
+
+
+def test_a_copy_of_a_held_daemon_has_what_was_acknowledged(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    flags = ["--durability=process", "--max-bytes-per-file=20000"]
+    nsqd = gnsqd_factory(*flags)
+    acknowledged: list[bytes] = []
+    finished: set[bytes] = set()
+
+    def publish_and_finish() -> None:
+        with NSQClient(nsqd.tcp_address) as publisher, NSQClient(nsqd.tcp_address) as consumer:
+            consumer.subscribe("t", "c", rdy=1)
+            while not (tmp_path / "copy" / "nsqd.dat").exists():
+                bodies = [b"%d" % number + bytes(100) for number in range(len(acknowledged), len(acknowledged) + 10)]
+                publisher.publish("t", *bodies)
+                acknowledged.extend(bodies)
+                for _ in range(5):  # so that there are segments to delete
+                    message = consumer.message()
+                    finished.add(message.body)
+                    consumer.command(b"FIN " + message.id)
+
+    thread = Thread(target=publish_and_finish)
+    thread.start()
+    eventually(lambda: len(acknowledged) >= 2000)
+    nsqd.send_signal(signal.SIGSTOP)
+    wait_until_stopped(nsqd.pid)
+    before = set(acknowledged)
+    shutil.copytree(nsqd.data_path, tmp_path / "copy")
+    nsqd.send_signal(signal.SIGCONT)
+    thread.join()
+    with Instance(own_command(), tmp_path / "copy", *flags) as copy:
+        assert "ERROR" not in copy.log()
+        assert before - finished <= set(drain(copy, "t"))
 
 
 def test_clean_exit_writes_next_to_nothing(gnsqd_factory: DaemonFactory) -> None:
