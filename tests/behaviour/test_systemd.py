@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from configparser import RawConfigParser
+from configparser import RawConfigParser, SectionProxy
 from pathlib import Path
 
 import pytest
@@ -224,6 +224,29 @@ def unit(tmp_path: Path) -> Path:
     return copied(UNIT, tmp_path / UNIT.name)
 
 
+def test_the_command_of_the_unit_serves_drains_and_keeps_messages(
+    manager: Manager, gnsqd_factory: DaemonFactory, tmp_path: Path
+) -> None:
+    manager.watch(0.2)
+    _, *flags = service()["ExecStart"].replace("/var/lib/gnsqd", str(tmp_path)).split()
+    nsqd = gnsqd_factory(*flags)
+    assert manager.hear() == ["READY=1", "STATUS=serving"]
+    assert ask(nsqd, "POST /pub?topic=t", b"kept") == (200, "OK")
+    nsqd.send_signal(signal.SIGTERM)
+    manager.hear_until("STATUS=draining, 1 messages left")
+    nsqd.send_signal(signal.SIGINT)  # as `systemctl kill -s INT gnsqd`, which need not wait for the drain
+    assert nsqd.wait() == 0
+    assert nsqd.start().topic_stats("t")["depth"] == 1
+    nsqd.kill()  # it would drain for a minute
+
+
+def service() -> SectionProxy:
+    unit = RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(UNIT.read_text("utf-8"))
+    return unit["Service"]
+
+
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("systemd-analyze")
     if program is None:
@@ -251,14 +274,11 @@ def test_the_unit_is_sandboxed(unit: Path) -> None:
 
 
 def test_the_unit_waits_for_what_gnsqd_reports() -> None:
-    unit = RawConfigParser(strict=False)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string(UNIT.read_text("utf-8"))
-    service = unit["Service"]
-    assert service["Type"] == "notify"
-    assert int(service["WatchdogSec"]) >= 30  # a disk that hangs for some seconds costs no daemon
+    unit = service()
+    assert unit["Type"] == "notify"
+    assert int(unit["WatchdogSec"]) >= 30  # a disk that hangs for some seconds costs no daemon
     # SIGQUIT prints the stacks of all greenlets and ends with code 2, which Restart= takes for a failure.
-    assert (service["WatchdogSignal"], service["Restart"]) == ("SIGQUIT", "on-failure")
+    assert (unit["WatchdogSignal"], unit["Restart"]) == ("SIGQUIT", "on-failure")
 
 
 def test_the_unit_leaves_client_certificates_their_callbacks() -> None:
