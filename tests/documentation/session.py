@@ -2,7 +2,8 @@
 
 The commands that a reader has are there: `make run`, gnsqd, gnsqlookupd, gnsqadmin and python, on the PATH and in
 .venv/bin. A gnsqd listens on ports that were free instead of 4150 and 4151, a gnsqlookupd instead of 4160 and 4161, and
-these are replaced wherever they stand in a block. A page that starts no daemon finds one running.
+these and those of others, 4250, 4251, 4350 and 4351, are replaced wherever they stand in a block. A page that starts no
+daemon finds one running.
 """
 
 import os
@@ -22,7 +23,7 @@ from documentation.markdown import Step
 from kit.daemons import DEADLINE, eventually, free_port, own_command
 from kit.lookupds import own_lookupd_command
 
-_STARTS_DAEMON = re.compile(r"^make run|\bgnsqd .*--data-path=", re.MULTILINE)
+_STARTS_DAEMON = re.compile(r"^make run|\bgnsqd .*--(?:data-path|config)=", re.MULTILINE)
 _SHOWN = 4000  # characters
 _PROGRAM_SECONDS = 100.0
 
@@ -40,7 +41,7 @@ class ReaderSession:
         self._page = page
         self._directory = directory / "clone"
         self._records = directory / "records"
-        self._ports = {port: str(free_port()) for port in ("4150", "4151", "4160", "4161")}
+        self._ports = {f"4{middle}{last}": str(free_port()) for middle in (15, 16, 25, 35) for last in (0, 1)}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._count = 0
         self._printed = ""  # by the last run
@@ -104,7 +105,7 @@ class ReaderSession:
                 raise AssertionError(f"unknown mark {step.mark} before a block of {step.language}")
 
     def _own(self, text: str) -> str:
-        return re.sub(r"\b41[56][01]\b", lambda match: self._ports[match[0]], text)
+        return re.sub(r"\b4(?:[123]5|16)[01]\b", lambda match: self._ports[match[0]], text)
 
     def _shown(self, path: Path) -> str:
         text = path.read_text("utf-8", "replace")
