@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.bindings.openssl.binding import Binding
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from OpenSSL import SSL, crypto
 
@@ -240,7 +242,7 @@ def _text(error: SSL.Error | crypto.Error) -> str:
 def _start_errors(what: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, SSL.Error, crypto.Error) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm, SSL.Error, crypto.Error) as error:
         text = _text(error) if isinstance(error, SSL.Error | crypto.Error) else str(error)
         if isinstance(error, OSError):
             text = describe_failure(error)
@@ -312,8 +314,11 @@ def _parse_key(pem: bytes) -> PrivateKey:
     if b"PRIVATE KEY-----" not in pem:
         raise ValueError("tls: found a certificate rather than a key in the PEM for the private key")
     try:
-        key = load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: it is encrypted
+        # The validation of an RSA key takes up to half a second, in which no greenlet runs; a signature proves enough.
+        key = load_pem_private_key(pem, password=None, unsafe_skip_rsa_key_validation=True)
+        if isinstance(key, RSAPrivateKey):
+            key.public_key().verify(key.sign(b"", PKCS1v15(), SHA256()), b"", PKCS1v15(), SHA256())
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature) as error:  # TypeError: it is encrypted
         raise ValueError("tls: failed to parse private key") from error
     if not isinstance(key, PrivateKey):
         raise ValueError("tls: found unknown private key type in PKCS#8 wrapping")
@@ -359,6 +364,6 @@ def _parse_certificates(pem: bytes) -> list[x509.Certificate]:
     """Returns all certificates that can be parsed; skips others, like Go's pool."""
     certificates = []
     for block in re.findall(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, x509.InvalidVersion):
             certificates.append(x509.load_pem_x509_certificate(block))
     return certificates

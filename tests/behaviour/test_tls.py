@@ -34,7 +34,13 @@ def pem_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     server.write(directory / "good")
     issue("other").write(directory / "other")
     issue("ed25519", key=ed25519.Ed25519PrivateKey.generate()).write(directory / "ed25519")
-    issue("rsa", key=rsa.generate_private_key(65537, 2048)).write(directory / "rsa")
+    rsa_key = rsa.generate_private_key(65537, 2048)
+    issue("rsa", key=rsa_key).write(directory / "rsa")
+    numbers = rsa_key.private_numbers()
+    inconsistent = rsa.RSAPrivateNumbers(
+        numbers.p, numbers.q, numbers.d + 2, numbers.dmp1 + 2, numbers.dmq1, numbers.iqmp, numbers.public_numbers
+    ).private_key(unsafe_skip_rsa_key_validation=True)
+    unversioned = server.der.replace(b"\xa0\3\2\1\2", b"\xa0\3\2\1\x4d", 1)
     sec1 = server.key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, no_password)
     files = {
         "both.pem": server.cert_pem + server.key_pem,
@@ -42,10 +48,13 @@ def pem_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "parameters.key": b"-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n" + sec1,
         "encrypted.key": server.key.private_bytes(Encoding.PEM, pkcs8, BestAvailableEncryption(b"x")),
         "x25519.key": x25519.X25519PrivateKey.generate().private_bytes(Encoding.PEM, pkcs8, no_password),
+        "inconsistent.key": inconsistent.private_bytes(Encoding.PEM, pkcs8, no_password),
         "garbage.pem": b"garbage\n",
         "hollow.crt": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         "hollow.key": b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-        "mixed.crt": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n" + server.cert_pem,
+        "mixed.crt": b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+        + ssl.DER_cert_to_PEM_cert(unversioned).encode()
+        + server.cert_pem,
     }
     for name, content in files.items():
         (directory / name).write_bytes(content)
@@ -86,6 +95,7 @@ BAD_FILES = [
     (("good.crt", "other.key", ""), "tls: private key does not match public key"),
     (("good.crt", "encrypted.key", ""), "tls: failed to parse private key"),
     (("good.crt", "hollow.key", ""), "tls: failed to parse private key"),
+    (("rsa.crt", "inconsistent.key", ""), "tls: failed to parse private key"),
     (("good.crt", "x25519.key", ""), "tls: found unknown private key type in PKCS#8 wrapping"),
     (("good.crt", "good.key", "absent"), ABSENT),
     (("good.crt", "good.key", "garbage.pem"), "failed to append certificate to pool"),

@@ -32,6 +32,14 @@ class Identity(NamedTuple):
     def key_pem(self) -> bytes:
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
+    @property
+    def der(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.DER)
+
+    @property
+    def end(self) -> datetime.datetime:
+        return self.certificate.not_valid_after_utc
+
     def write(self, path: Path, *chain: "Identity") -> tuple[str, str]:
         """Files `{path}.crt`, with the certificates of `chain` behind its own, and `{path}.key`."""
         cert, key = path.with_suffix(".crt"), path.with_suffix(".key")
@@ -46,9 +54,11 @@ def issue(
     *,
     authority: bool = False,
     expired: bool = False,
+    days: float = 30,
     key: Key | None = None,
 ) -> Identity:
-    """Issues a certificate for use on 127.0.0.1, or of an authority; self-signed without an `issuer`."""
+    """Issues a certificate for use on 127.0.0.1, or of an authority, valid for `days`; self-signed without an
+    `issuer`."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -60,7 +70,7 @@ def issue(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - 3 * day)
-        .not_valid_after(now - day if expired else now + day)
+        .not_valid_after(now - day if expired else now + days * day)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
     )
     if not authority:
