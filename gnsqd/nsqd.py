@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from gnsqd.cluster.auth import Auth
     from gnsqd.demo import Demo
     from gnsqd.lookupd.nsqlookupd import EmbeddedLookupd
+    from gnsqd.net.certificates import Certificates
     from gnsqd.observe.statsd import Statsd
     from gnsqd.queues.journal.shipping import Shipper
     from nsqadmin_cli.web.process import PageProcess
@@ -91,6 +92,7 @@ class NSQD(DaemonProcess):
         self._embedded: EmbeddedLookupd | None = None
         self._admin: PageProcess | None = None
         self._auth: Auth | None = None
+        self._certificates: Certificates | None = None
         self._statsd: Statsd | None = None
         self._demo: Demo | None = None
         self._shipper: Shipper | None = None
@@ -105,13 +107,11 @@ class NSQD(DaemonProcess):
         self._lock.acquire()
         refuse(early_checks(options))
         new_tls: Callable[[], TLS] | None = None
-        client_roots = b""  # to verify auth servers
         if options.tls_cert or options.tls_key or options.tls_root_ca_file or options.tls_required:
-            from gnsqd.net import tls  # takes a sixth of a start's time, and 10 MB
+            from gnsqd.net.certificates import Certificates  # takes a sixth of a start's time, and 10 MB
 
-            context = tls.build_context(options)
-            new_tls = None if context is None else partial(tls.TLSLayer, context)
-            client_roots = tls.read_client_roots(options)
+            self._certificates = Certificates(options, log)
+            new_tls = None if self._certificates.loaded.context is None else self._certificates.new_layer
         refuse(late_checks(options))
         self._rule_book.configured = broker_rules.parse_option(options.channel_rules)
         log.info(version_string())
@@ -137,7 +137,7 @@ class NSQD(DaemonProcess):
             )
             self._registry.attach(environment)
             self._listen(new_tls is not None)
-            self._build_servers(new_tls, client_roots)
+            self._build_servers(new_tls)
             self._load_metadata()
         except StorageError as error:
             raise StartError(str(error), prefix="failed to load metadata") from error
@@ -186,8 +186,9 @@ class NSQD(DaemonProcess):
     def _port(self, kind: str) -> int:
         return self._listeners[kind].port if kind in self._listeners else 0
 
-    def _build_servers(self, new_tls: Callable[[], TLS] | None, client_roots: bytes) -> None:
+    def _build_servers(self, new_tls: Callable[[], TLS] | None) -> None:
         options, log, spawn_for_client = self._options, self._log, self._supervisor.spawn_for_client
+        certificates = self._certificates
         if options.embedded_lookupd_tcp_address or options.embedded_lookupd_http_address:
             from gnsqd.lookupd.nsqlookupd import EmbeddedLookupd  # most daemons have none
 
@@ -207,13 +208,17 @@ class NSQD(DaemonProcess):
             from gnsqd.cluster.http_client import GoHTTPClient
 
             timeouts = (options.http_client_connect_timeout, options.http_client_request_timeout)
-            http_client = GoHTTPClient(*timeouts, MAX_ANSWER_SIZE, client_roots, options.tls_min_version)
+            http_client = GoHTTPClient(*timeouts, MAX_ANSWER_SIZE, tls_min_version=options.tls_min_version)
+            if certificates is not None:
+                http_client.use_roots(certificates.loaded.roots_der)
+                certificates.note_roots = http_client.use_roots
             self._auth = Auth(options.auth_http_addresses, http_client, options.auth_http_request_method)
         authenticate = None if self._auth is None else self._auth.query
         commands = Commands(self._registry, options, log, new_tls, authenticate)
         self._tcp_server = TCPServer(self._listeners["TCP"], commands, options, log, spawn_for_client)
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
-        daemon_api = DaemonAPI(options, *parts, self._port("HTTP"), self._exit_requested.is_set, log)
+        expiries = dict if certificates is None else certificates.expiries
+        daemon_api = DaemonAPI(options, *parts, self._port("HTTP"), self._exit_requested.is_set, log, expiries)
         publishing = Publishing(options, self._registry, log)
         endpoints = (publishing, daemon_api, self._debug, self._ranges)
         api = BrokerAPI(options, self._registry, self._metadata_file, *endpoints)
@@ -240,6 +245,8 @@ class NSQD(DaemonProcess):
         self._spawn("tcpServer", self._tcp_server.serve)
         for server in self._http_servers:
             self._spawn("httpServer", server.serve)
+        if self._certificates is not None:
+            self._spawn("certificateLoop", partial(self._certificates.certificate_loop, self._exit_requested))
         if self._embedded is not None:
             self._embedded.start()
         if self._admin is not None:

@@ -47,6 +47,11 @@ class GoHTTPClient:
     roots: bytes = b""
     tls_min_version: int = ssl.TLSVersion.TLSv1_2
 
+    def use_roots(self, roots: bytes) -> None:
+        """Verifies servers against these from the next request on."""
+        self.roots = roots
+        self.__dict__.pop("_tls_context", None)
+
     def request(self, url: str, data: bytes | None = None) -> bytes:
         """Sends GET, or POST with JSON; returns the body of the answer. Raises HTTPClientError. Yields."""
         answer, body = self._fetch(url, data)

@@ -7,7 +7,7 @@ one table. Facts: NSQD-COMPAT 1.4 (rows 5 to 7), 2.6, 5.3.
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from OpenSSL import SSL, crypto
 
 from gnsqd.net.stream import StreamError, TLSError
@@ -238,6 +238,12 @@ def _text(error: SSL.Error | crypto.Error) -> str:
             return "tls: connection has failed"
 
 
+class ServerContext(SSL.Context):
+    """The context of client connections; `chain` is the certificate, and the others of its file."""
+
+    chain: Sequence[x509.Certificate] = ()
+
+
 @contextlib.contextmanager
 def _start_errors(what: str) -> Iterator[None]:
     try:
@@ -250,14 +256,14 @@ def _start_errors(what: str) -> Iterator[None]:
 
 
 @_start_errors("TLS config")
-def build_context(options: Options) -> SSL.Context | None:
+def build_context(options: Options) -> ServerContext | None:
     """Builds the context of client connections, None without certificate and key; raises StartError with Go's texts.
     `options` are validated: a client auth policy has set tls_required."""
     if not options.tls_cert and not options.tls_key:
         if options.tls_required != TLS_NOT_REQUIRED:
             raise StartError("cannot require TLS client connections without TLS key and cert")
         return None
-    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context = ServerContext(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(options.tls_min_version)
     context.set_max_proto_version(SSL.TLS1_3_VERSION)
     names = [name for _, name, _ in _CIPHER_SUITES]
@@ -275,7 +281,7 @@ def build_context(options: Options) -> SSL.Context | None:
     cert_pem, key_pem = read_config_file(options.tls_cert), read_config_file(options.tls_key)
     if b"-----BEGIN" not in cert_pem:
         raise ValueError("tls: failed to find any PEM data in certificate input")
-    chain = _parse_certificates(cert_pem)
+    context.chain = chain = _parse_certificates(cert_pem)
     if not chain:
         raise ValueError("tls: failed to find certificate PEM data in certificate input")
     key = _parse_key(key_pem)
@@ -303,9 +309,9 @@ def build_context(options: Options) -> SSL.Context | None:
 
 
 @_start_errors("client TLS config")
-def read_client_roots(options: Options) -> bytes:
-    """Returns the roots for verifying servers, in DER one after the other, b"" for the system's; raises StartError."""
-    return b"".join(root.public_bytes(Encoding.DER) for root in _read_roots(options.tls_root_ca_file))
+def read_client_roots(options: Options) -> list[x509.Certificate]:
+    """Returns the roots for verifying servers, none for the system's; raises StartError."""
+    return _read_roots(options.tls_root_ca_file)
 
 
 def _parse_key(pem: bytes) -> PrivateKey:

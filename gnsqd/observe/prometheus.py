@@ -69,6 +69,7 @@ class MetricsPage(Collector):
     crashes       how many died of a defect, by kind
     lookupds()    whether each nsqlookupd, by address, is connected
     log           of the daemon
+    expiries()    when each file of certificates expires, in Unix seconds
     """
 
     registry: Registry
@@ -79,6 +80,7 @@ class MetricsPage(Collector):
     crashes: Mapping[str, int]
     lookupds: Callable[[], Mapping[str, bool]]
     log: Logger
+    expiries: Callable[[], Mapping[str, float]] = dict
 
     def __post_init__(self) -> None:
         self._collectors = CollectorRegistry()
@@ -131,6 +133,10 @@ class MetricsPage(Collector):
         help = "Whether the nsqlookupd is connected and has all registrations (1) or not (0)."
         points = [({"address": address}, connected) for address, connected in self.lookupds().items()]
         yield "gnsqd_nsqlookupd_connected", "gauge", help, points
+        if expiries := self.expiries():
+            help = "When the file's certificates expire, in seconds since 1970."
+            ends = [({"file": _printable(path)}, end) for path, end in expiries.items()]
+            yield "gnsqd_certificate_not_after_timestamp_seconds", "gauge", help, ends
         yield _gauge("gnsqd_hub_watchers", "Sockets and timers that the hub watches.", get_hub().loop.activecnt)
         started = perf_counter()
         yield_turn()

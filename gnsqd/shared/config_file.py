@@ -6,6 +6,7 @@ A file may be a pipe, such as bash's `<(command)`. Whatever it is, only so much 
 import errno
 import os
 import select
+import stat
 import time
 
 from gnsqd.shared.errors import path_error
@@ -44,6 +45,15 @@ def _read(descriptor: int, max_size: int) -> bytes:
             return bytes(data)
         data += piece
     raise OSError(errno.EFBIG, f"more than {max_size} bytes")
+
+
+def signature(path: str) -> tuple[int, ...]:
+    """Returns numbers that differ after a file is written or replaced, none for a pipe, which can be read only once;
+    raises OSError."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def describe_failure(error: OSError) -> str:

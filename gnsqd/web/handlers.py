@@ -299,7 +299,8 @@ def _message_row(message: Message, **more: object) -> dict[str, object]:
 
 class DaemonAPI(Record):
     """The endpoints of the daemon itself: its health, its drain, its addresses, its statistics and its options.
-    `http_port` is -1 on a unix socket; `exiting()` is True if its exit has begun."""
+    `http_port` is -1 on a unix socket; `exiting()` is True if its exit has begun; `expiries()` are those of its
+    certificate files."""
 
     _options: Options
     _registry: Registry
@@ -310,6 +311,7 @@ class DaemonAPI(Record):
     _http_port: int
     _exiting: Callable[[], bool]
     _log: Logger
+    _expiries: Callable[[], dict[str, float]] = dict
 
     def __post_init__(self) -> None:
         self._metrics: MetricsPage | None = None
@@ -388,13 +390,14 @@ class DaemonAPI(Record):
             **({"process": self._process()} if process else {}),
         }
 
-    def _process(self) -> dict[str, float]:
+    def _process(self) -> dict[str, object]:
         """Returns the figures of this process, and of the disk of its data, unless that cannot be queried."""
-        figures = {
+        figures: dict[str, object] = {
             "cpu_seconds": time.process_time(),
             "memory_bytes": self._debug.memory.resident(),
             "connection_count": len(self._tcp_server.clients),
             **self._registry.store_figures(),
+            **({"certificates": expiries} if (expiries := self._expiries()) else {}),
         }
         with suppress(OSError):
             disk = os.statvfs(self._options.data_path or ".")
@@ -415,6 +418,7 @@ class DaemonAPI(Record):
                     crashes=self._debug.crashes,
                     lookupds=self._lookup.connected,
                     log=self._log,
+                    expiries=self._expiries,
                 )
         return Content(*self._metrics.render(request.headers.get(b"accept", b"").decode("latin-1")))
 

@@ -6,9 +6,7 @@ files are read again at the next request, at most once a second. Only digests ar
 timing reveals nothing about a token. Auth servers may be asked for the permissions of a token that is in no file.
 """
 
-import os
 import re
-import stat
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -21,7 +19,7 @@ from gnsqd.gotext import quote
 from gnsqd.hub.cooperative import WouldYield
 from gnsqd.log import Logger
 from gnsqd.options import Options
-from gnsqd.shared.config_file import read_config_file
+from gnsqd.shared.config_file import read_config_file, signature
 from gnsqd.shared.errors import AuthError, StartError, reason_of
 from gnsqd.shared.names import is_valid_name
 from gnsqd.web.http11 import Request
@@ -228,13 +226,12 @@ class _TokenFile:
     _signature: tuple[int, ...] = ()
 
     def changed(self) -> bool:
-        """Returns True if it must be read again: a pipe can be read only once. Raises OSError."""
-        status = os.stat(self.path)
-        return stat.S_ISREG(status.st_mode) and _signature(status) != self._signature
+        """Returns True if it must be read again; raises OSError."""
+        return signature(self.path) not in ((), self._signature)
 
     def read(self) -> None:
         """Reads the tokens; raises OSError, ValueError."""
-        signature = _signature(os.stat(self.path))
+        read = signature(self.path)
         data = read_config_file(self.path, MAX_FILE)
         tokens: list[tuple[bytes, Grant]] = []
         names: list[tuple[str, Grant]] = []
@@ -256,7 +253,7 @@ class _TokenFile:
             raise ValueError("there is no token")
         self.tokens, self.names = tokens, names
         self.complaint = ""
-        self._signature = signature
+        self._signature = read
 
 
 def _parse_roles(words: list[bytes]) -> Grant:
@@ -270,10 +267,6 @@ def _parse_roles(words: list[bytes]) -> Grant:
         roles.append((role, pattern))
     reads_all = any(role != "publish" and pattern == "*" for role, pattern in roles)
     return Grant(Role.READ if reads_all else Role.ANYBODY, roles)
-
-
-def _signature(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _role_and_rest(flag: str, text: str) -> tuple[Role, str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kit.auth_server import EVERYTHING, AuthServer, grant, query, response
+from kit.certificates import issue
 from kit.daemons import Instance, eventually, free_port
 from kit.nsq_client import ERROR, HEARTBEAT, RESPONSE, Frame, NSQClient, mpub_body, sized, split_frames
 from kit.traffic import DaemonFactory
@@ -523,6 +524,19 @@ def test_server_may_be_asked_over_https(module_factory: DaemonFactory, root: str
     assert ask(stranger, AUTH) == [FAILED]
     assert warnings(stranger)[0].endswith(": x509: certificate signed by unknown authority")
     assert len(https.requests) == 1
+
+
+@pytest.mark.one_lane
+def test_changed_authorities_verify_servers(
+    gnsqd_factory: DaemonFactory, identities: dict[str, tuple[str, str]], https: AuthServer, tmp_path: Path
+) -> None:
+    https.reset(grant(EVERYTHING))
+    roots = Path(issue("old", authority=True).write(tmp_path / "roots")[0])
+    gnsqd = gnsqd_factory(f"--auth-http-address=https://{https.address}/auth", f"--tls-root-ca-file={roots}")
+    assert ask(gnsqd, AUTH) == [FAILED]
+    roots.write_bytes(Path(identities["authority"][0]).read_bytes())
+    eventually(lambda: f"INFO: TLS: loaded changed certificates, valid: {roots} until " in gnsqd.log())
+    assert [frame.type for frame in ask(gnsqd, AUTH)] == [RESPONSE]
 
 
 def test_server_asks_for_https(module_factory: DaemonFactory, root: str, https: AuthServer, server: AuthServer) -> None:

@@ -33,6 +33,7 @@ def pem_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     server = issue("server")
     server.write(directory / "good")
     issue("other").write(directory / "other")
+    issue("expired", expired=True).write(directory / "expired")
     issue("ed25519", key=ed25519.Ed25519PrivateKey.generate()).write(directory / "ed25519")
     rsa_key = rsa.generate_private_key(65537, 2048)
     issue("rsa", key=rsa_key).write(directory / "rsa")
@@ -72,6 +73,7 @@ GOOD_FILES = [
     ("ed25519.crt", "ed25519.key", ""),
     ("rsa.crt", "rsa.key", ""),
     ("good.crt", "good.key", "mixed.crt"),
+    ("expired.crt", "expired.key", "expired.crt"),
 ]
 
 

@@ -6,7 +6,7 @@ basics" and "Operators". promtool judges the rest, in interop/test_promtool.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +68,16 @@ def _labels(page: Iterable[Any]) -> Named:
 
 
 LOG = Logger("", Level.INFO)
+EXPIRIES = {"server.pem": 1.8e9}.copy
 
 
-def _page(registry: Registry, options: Options, accept: str = "") -> list[Any]:
+def _page(
+    registry: Registry, options: Options, accept: str = "", expiries: Callable[[], Mapping[str, float]] = dict
+) -> list[Any]:
     registry.get_topic("t").get_channel("c").add_client(ShownClient(1))
     clients = [ShownClient(2, pub_counts={"t": 1})]
-    metrics = MetricsPage(
-        registry, options, MemoryStats(), lambda: clients, lambda: 1, {}, lambda: {"127.0.0.1:4160": True}, LOG
-    )
+    lookupds = {"127.0.0.1:4160": True}.copy
+    metrics = MetricsPage(registry, options, MemoryStats(), lambda: clients, lambda: 1, {}, lookupds, LOG, expiries)
     return families(metrics.render(accept)[0])
 
 
@@ -87,7 +89,7 @@ def exported(registry: Registry, options: Options) -> Named:
     registry.idle_actions = {"delete": 1}
     registry.store_figures = lambda: dict.fromkeys(_STORE_FIGURES, 0.0)
     options.e2e_processing_latency_percentiles = [0.99, 0.95]
-    return _labels(_page(registry, options)) | {"up": set()}
+    return _labels(_page(registry, options, expiries=EXPIRIES)) | {"up": set()}
 
 
 @pytest.fixture
@@ -190,7 +192,8 @@ def test_alerts_watch_only_what_is_exported_without_an_option(
 ) -> None:
     everything = exported
     exported = exported_by_default | exported_by_pipelines
-    exported |= {name: labels for name, labels in everything.items() if name.startswith("gnsqd_log_store_")}
+    of_options = ("gnsqd_log_store_", "gnsqd_certificate_")
+    exported |= {name: labels for name, labels in everything.items() if name.startswith(of_options)}
     assert len({rule["alert"] for rule in rules()}) == len(rules()) > 10
     for rule in rules():
         assert_exported(rule["expr"], exported)
@@ -230,6 +233,6 @@ def rows(families: list[Any], prefix: str) -> list[str]:
 @pytest.mark.usefixtures("exported")
 @pytest.mark.parametrize("prefix", ["gnsqd_", "nsq_"])
 def test_documentation_lists_every_metric_as_it_is_exported(registry: Registry, options: Options, prefix: str) -> None:
-    expected = rows(_page(registry, options, OPENMETRICS), prefix)
+    expected = rows(_page(registry, options, OPENMETRICS, EXPIRIES), prefix)
     documented = re.findall(rf"^\| `{prefix}\w+` \|(?:[^|\n]*\|){{3}}", DOCUMENT.read_text("utf-8"), re.MULTILINE)
     assert sorted(documented) == sorted(expected), "\n" + "\n".join(expected)

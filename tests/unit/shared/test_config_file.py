@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from gnsqd.shared import config_file
-from gnsqd.shared.config_file import describe_failure, read_config_file
+from gnsqd.shared.config_file import describe_failure, read_config_file, signature
 
 
 @pytest.fixture
@@ -73,3 +73,15 @@ def test_errors_name_the_call(tmp_path: Path) -> None:
     assert error_of(tmp_path) == f"read {tmp_path}: is a directory"
     assert error_of(tmp_path / "none") == f"open {tmp_path}/none: no such file or directory"
     assert error_of(f"{tmp_path}/{'x' * 300}").endswith(f": {os.strerror(errno.ENAMETOOLONG).lower()}")
+
+
+def test_signature_differs_after_a_file_was_written_or_replaced(tmp_path: Path, pipe: Path) -> None:
+    path, link, other = tmp_path / "file", tmp_path / "link", tmp_path / "other"
+    path.write_bytes(b"a")
+    other.write_bytes(b"a")
+    link.symlink_to(path)
+    before = signature(str(link))
+    assert signature(str(path)) == before != signature(str(other))
+    path.write_bytes(b"ab")
+    assert signature(str(link)) != before
+    assert signature(str(pipe)) == ()
