@@ -15,6 +15,7 @@ from gnsqd.configuration import BadValue, load_file, unknown_keys
 from gnsqd.log import Level, Logger
 from gnsqd.net import tls
 from gnsqd.net.addresses import unix_name
+from gnsqd.net.certificates import Loaded
 from gnsqd.net.listener import Listener, is_stale
 from gnsqd.options import LookupdOptions, Option, Options, choice_checks, demo_checks, early_checks, late_checks
 from gnsqd.shared.errors import StartError, StorageError
@@ -54,8 +55,12 @@ def find_problems(path: str, table: Sequence[Option], resolve: Resolve) -> list[
 
 def _problems_of_nsqd(options: Options) -> Iterator[str]:
     yield from _failed(chain(demo_checks(options), early_checks(options), late_checks(options)))
-    refusals = [*_refusals(tls.read_client_roots, options), *_refusals(tls.build_context, options)]
-    yield from {text.partition(" - ")[2]: text for text in refusals}.values()  # both read the roots
+    loaded: list[Any] = []
+    readers = (tls.build_context, tls.read_client_roots)
+    refusals = [text for read in readers for text in _refusals(lambda read=read: loaded.append(read(options)))]
+    yield from {text.partition(" - ")[2]: text for text in reversed(refusals)}.values()  # both read the roots
+    if not refusals:
+        yield from Loaded(options, *loaded).expired()
     if options.log_store:
         yield from _refusals(_try_store, options.log_store)
     for text in options.channel_rules:

@@ -156,7 +156,8 @@ class TopicStats(_TopicFigures, frozen=True, gc=False):
 
 class ProcessStats(Struct, frozen=True, gc=False):
     """The process of a gnsqd, and the disk of its data: 0 bytes if it cannot query that. `log_store_lag_bytes` of its
-    log are not yet in the object store, the oldest since `log_store_lag_seconds`; 0 without --log-store."""
+    log are not yet in the object store, the oldest since `log_store_lag_seconds`; 0 without --log-store. `certificates`
+    has when each file of them expires, in Unix seconds."""
 
     cpu_seconds: float  # since its start
     memory_bytes: Natural
@@ -165,6 +166,7 @@ class ProcessStats(Struct, frozen=True, gc=False):
     free_disk_bytes: Natural = 0
     log_store_lag_seconds: Age = 0.0
     log_store_lag_bytes: Natural = 0
+    certificates: dict[str, Annotated[float, Meta(ge=-(2**63), le=2**63)]] = {}
 
     @property
     def is_low_on_disk(self) -> bool:

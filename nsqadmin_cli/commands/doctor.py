@@ -49,10 +49,10 @@ _WORST = 3  # findings, and deepest channels, that status shows
                  dead-letters, dropped;
                  of nodes: unreachable, tcp-unreachable, unhealthy, draining,
                  unserved-node, version-mix, config-drift, clock-skew, no-nodes,
-                 disk-full, log-store-behind; of nsqlookupd: lookupd-unreachable,
-                 not-registered, tombstoned, ghost-topic, bad-listing; of the data
-                 directory: disk-full, bad-files, journals, orphan-files,
-                 no-metadata, bad-metadata
+                 disk-full, log-store-behind, certificate-expiry; of nsqlookupd:
+                 lookupd-unreachable, not-registered, tombstoned, ghost-topic,
+                 bad-listing; of the data directory: disk-full, bad-files, journals,
+                 orphan-files, no-metadata, bad-metadata
         """,
     ),
 )

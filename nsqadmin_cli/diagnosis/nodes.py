@@ -26,6 +26,7 @@ _BROADCAST = Remedy(
 )
 _SKEW = 2.0  # seconds between clocks that are too many
 _STORE_REMEDY = "Its log has the reason: the network, the credentials, or the limits of the store."
+_RENEWED = 2 * 24 * 3600  # seconds before it expires, at which a certificate is renewed where that works
 _LAG = 30.0  # seconds that the log store may be behind: a put and its retries take less
 
 
@@ -41,6 +42,7 @@ def examine_nodes(examination: Examination) -> Iterator[Finding]:
     yield from _health(examination)
     yield from _low_disks(examination)
     yield from _log_stores(examination)
+    yield from _certificates(examination)
     yield from _versions(examination)
     yield from _clocks(examination)
     missing = unregistered(examination)
@@ -105,6 +107,18 @@ def _log_stores(examination: Examination) -> Iterator[Finding]:
             size = f"{units.size(process.log_store_lag_bytes)} of its log are only on that machine"
             risk = "if it is lost, so are acknowledged messages; with --durability=store, publishers wait instead"
             yield Finding(WARNING, "log-store-behind", text, (size, risk), (Remedy(_STORE_REMEDY),), node=str(address))
+
+
+def _certificates(examination: Examination) -> Iterator[Finding]:
+    remedy = Remedy("Renew it: gnsqd loads a changed file within seconds, without a restart.")
+    for address, node in examination.after.nodes.items():
+        for path, end in ({} if node.process is None else node.process.certificates).items():
+            if (left := end - examination.after.clock) < _RENEWED:
+                when = f"expires in {units.duration(left)}" if left > 0 else f"expired {units.duration(-left)} ago"
+                evidence = path, "clients that verify it, or are verified by it, cannot connect then"
+                severity = WARNING if left > 0 else CRITICAL
+                text = f"a certificate of nsqd at {address} {when}"
+                yield Finding(severity, "certificate-expiry", text, evidence, (remedy,), node=str(address))
 
 
 def _low_disk(of: str, what: str, share: float, free: str, queues: str, command: str, node: str = "") -> Finding:

@@ -9,6 +9,7 @@ from threading import Thread
 
 import pytest
 
+from kit.certificates import issue
 from kit.daemons import free_port, own_command, run_to_end
 from kit.lookupds import own_lookupd_command
 
@@ -101,6 +102,15 @@ def test_file_that_is_read_twice_is_one_problem(check: Check, identities: dict[s
     assert problems(check(text + 'tls_root_ca_file = "/nonexistent"\n')) == [
         "failed to build TLS config - open /nonexistent: no such file or directory"
     ]
+
+
+def test_expired_certificate_is_a_problem(check: Check, tmp_path: Path) -> None:
+    chain, root = issue("chain", authority=True, expired=True), issue("root", authority=True, days=0.5)
+    (cert, key), (roots, _) = issue("server", chain).write(tmp_path / "server", chain), root.write(tmp_path / "root")
+    text = f'{free_addresses(*FREE)}tls_cert = "{cert}"\ntls_key = "{key}"\ntls_root_ca_file = "{roots}"\n'
+    assert problems(check(text)) == [f"a certificate in {cert} expired at {chain.end:%Y-%m-%dT%H:%M:%SZ}"]
+    root.write(tmp_path / "server")
+    assert check(text).stdout == "x.cfg: OK\n"
 
 
 def test_file_without_end_is_a_problem(check: Check, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cli.fake_nsqd import FakeListing, StatsNsqd, channel, client, node, produce
 from cli.findings import SHORT, brief, commands, examined, only
 from cli.gnsqadmin import FakeNode, document, gnsqadmin, ok, on_terminal, plain, rows
 from cli.nodes import DOWN, Registered, address, at, at_lookupd, fill
+from kit.certificates import issue
 from kit.daemons import Instance, eventually, free_port
 from kit.lookupds import EMBEDDED, LookupdInside
 from kit.nsq_client import NSQClient
@@ -127,6 +129,21 @@ def test_a_log_store_that_is_behind_is_found() -> None:
         assert brief(findings) == expected
     assert findings[0]["summary"] == f"the log store of nsqd at {fake.address} is 31s behind"
     assert findings[0]["evidence"][0] == "4.3 kB of its log are only on that machine"
+
+
+def test_a_certificate_that_expires_is_found(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:
+    cert, key = issue("server", expired=True).write(tmp_path / "server")
+    nsqd = gnsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0")
+    [finding] = examined(*at(nsqd))
+    assert (finding["severity"], finding["code"], finding["node"]) == ("critical", "certificate-expiry", address(nsqd))
+    assert finding["summary"] == f"a certificate of nsqd at {address(nsqd)} expired 1d 0h ago"
+    assert finding["evidence"][0] == cert
+    process = {"cpu_seconds": 1.0, "memory_bytes": 1, "connection_count": 1}
+    certificates = {"late": time.time() + 50 * 3600, "soon": time.time() + 47 * 3600}
+    with StatsNsqd(node(process=process | {"certificates": certificates})) as fake:
+        [finding] = examined(fake.flag)
+    assert (finding["severity"], finding["code"], finding["evidence"][0]) == ("warning", "certificate-expiry", "soon")
+    assert finding["summary"] == f"a certificate of nsqd at {fake.address} expires in 1d 22h"
 
 
 def test_a_log_store_that_refuses_makes_a_node_unhealthy(gnsqd_factory: DaemonFactory, tmp_path: Path) -> None:

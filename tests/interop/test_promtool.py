@@ -266,6 +266,14 @@ def test_alerts_fire_after_a_while(
             id="lost nsqlookupd",
         ),
         pytest.param(
+            "gnsqd_certificate_not_after_timestamp_seconds",
+            "file",
+            {"renewed": f"{2 * 86400 + 600}x20 {30 * 86400}x40", "soon": f"{2 * 86400 + 1800}x60"},
+            (29, 31),
+            ("GnsqdCertificateExpires", "soon"),
+            id="certificate that expires in two days",
+        ),
+        pytest.param(
             "gnsq_pipeline_last_progress_timestamp_seconds",
             "pipeline",
             {"stalled": "0x60", "running": "0+60x60", "ended": "0x20 stale"},
