@@ -113,6 +113,13 @@ class InFlight:
                 break
         return due
 
+    def longest(self) -> tuple[int, int]:
+        """Returns when the first of the messages, of which there are some, was delivered, and its time-out (ns)."""
+        first = [(message.delivered_at, message.deadline - message.delivered_at) for message in self._touched.values()]
+        for timeout, messages in self._by_timeout.items():
+            first += [(message.delivered_at, timeout) for message in islice(messages.values(), 1)]
+        return min(first)
+
     def pop_due(self, now: int, limit: int) -> list[Message]:
         """Removes and returns at most `limit` messages whose deadline is `now` or earlier."""
         due: list[Message] = []

@@ -52,6 +52,22 @@ class ChannelFigures:
     paused: bool = _gauge("paused", "Whether the channel is paused (1) or not (0).", "")
 
 
+# Advice of doctor, and of the daemon at /queues.
+PAUSED = "its consumers get no messages"
+START_CONSUMERS = "Start its consumers, or find out why they cannot connect."
+NO_CHANNEL = "Start a consumer, which creates its channel; or create a channel"
+RDY_ZERO = (
+    "They have sent no RDY, are in backoff after failures, are shutting down, or their max_in_flight is smaller than "
+    "the number of nodes; see their logs."
+)
+HANGS = "It hangs or does not finish messages. See its log"
+REQUEUED = "Processing fails; see the consumers' logs."
+TIMED_OUT = (
+    "Processing takes longer than the msg-timeout of the consumers or the node. Consumers can TOUCH messages, set a "
+    "longer msg_timeout, or reduce max_in_flight."
+)
+
+
 def counts_of(kind: type) -> tuple[str, ...]:
     """Returns the names of the figures that can be summed up over nodes."""
     return tuple(one.name for one in fields(kind) if one.type is int)

@@ -390,6 +390,11 @@ class DaemonAPI(Record):
             **({"process": self._process()} if process else {}),
         }
 
+    def queues(self, request: Request) -> str:
+        from gnsqd.observe.explanation import explain  # loads slowly, as above
+
+        return "".join(f"{line}\n" for line in explain(self._registry, self._options.msg_timeout))
+
     def _process(self) -> dict[str, object]:
         """Returns the figures of this process, and of the disk of its data, unless that cannot be queried."""
         figures: dict[str, object] = {

@@ -143,6 +143,7 @@ ROUTES = (
     Route("DELETE", "/drain", "daemon.cancel_drain", errors="503 EXITING"),
     Route("GET", "/info", "daemon.info", role=Role.READ),
     Route("GET", "/stats", "daemon.stats", role=Role.READ, topic_role="read"),
+    Route("GET", "/queues", "daemon.queues", v1=False, logged=False, role=Role.READ),
     Route("GET", "/metrics", "daemon.metrics", v1=False, role=Role.READ),
     _publish("/pub", "publishing.pub", body="max_msg_size", errors=_PUB),
     _publish("/mpub", "publishing.mpub", body="max_body_size", errors=_MPUB),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gnsqd.broker.dead_letter_format import is_dead_letter_topic
+from gnsqd.shared import statistics as advice
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_ephemeral
 from nsqadmin_cli import units
 from nsqadmin_cli.api import ChannelStats, ClientCounts, Connection, TopicStats
@@ -25,7 +26,7 @@ _SETTLED = 60.0  # seconds that a consumer is connected until it should have fin
 _SLOW = 3600.0  # seconds to empty a deep queue that are too many
 _STORM = 1.0  # requeues or time-outs a second that are worth a word
 _MANY = 100  # of them since the start
-_START = Remedy("Start its consumers, or find out why they cannot connect.")
+_START = Remedy(advice.START_CONSUMERS)
 
 Connections = Mapping[Connection, ClientCounts]  # of a node
 
@@ -81,7 +82,7 @@ def _topic(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
     elif topic.depth and not topic.channels and examination.whole:
         text = f"topic {name} has no channel: published messages stay in it"
         creating = commands.on_all("channel create", name, "CHANNEL")
-        create = Remedy("Start a consumer, which creates its channel; or create a channel:", creating)
+        create = Remedy(f"{advice.NO_CHANNEL}:", creating)
         empty = Remedy("If the messages are not needed:", commands.on_all("topic empty", name))
         yield Finding(_by_depth(examination, topic.depth), "no-channel", text, (depth, rates), (create, empty), name)
     elif not flow.egress and sum(share.depth for share in passing) >= examination.deep:
@@ -223,7 +224,7 @@ class ChannelCheck:
         paused = [address for address, share in self.shares.items() if share.paused]
         if not paused:
             return None
-        summary = f"paused{_some(paused, self.shares)}: its consumers get no messages"
+        summary = f"paused{_some(paused, self.shares)}: {advice.PAUSED}"
         remedy = Remedy("To unpause it:", self._on_all("channel unpause"))
         severity = WARNING if self.channel.depth else NOTE
         return self._finding(severity, "paused-channel", summary, [self._depth(), self._rates()], remedy)
@@ -266,8 +267,7 @@ class ChannelCheck:
             return None
         summary = f"messages are queued, but {_all(len(consumers))} RDY 0"
         evidence = [self._depth(), f"consumers: {some_of([consumer.now.full_name for consumer in consumers])}"]
-        causes = "They are in backoff after failures, are shutting down, or their max_in_flight is smaller than the "
-        remedies = Remedy(f"{causes}number of nodes; see their logs."), self._show("See them:")
+        remedies = Remedy(advice.RDY_ZERO), self._show("See them:")
         return self._finding(CRITICAL, "rdy-zero", summary, evidence, *remedies)
 
     def _stuck(self) -> Finding | None:
@@ -341,12 +341,9 @@ class ChannelCheck:
         else:
             return None
         evidence = [f"{count:,} since the start, {meaning}", self._depth()]
-        text = "Processing fails; see the consumers' logs. Limit the number of attempts. To list the consumers:"
+        text = f"{advice.REQUEUED} Limit the number of attempts. To list the consumers:"
         if code == "timeouts":
-            text = (
-                "Processing takes longer than the msg-timeout of the consumers or the node. Consumers can TOUCH "
-                "messages, set a longer msg_timeout, or reduce max_in_flight. To list the consumers:"
-            )
+            text = f"{advice.TIMED_OUT} To list the consumers:"
         elif self.consumers:
             worst = max(self.consumers, key=lambda consumer: consumer.now.requeue_count)
             evidence.append(f"most by {worst.now.full_name} at {worst.node}: {worst.now.requeue_count:,}")
@@ -354,7 +351,7 @@ class ChannelCheck:
 
     def _idle_consumers(self) -> Iterator[Finding]:
         """Yields consumers with messages in flight that never finished one, while others do."""
-        remedy = Remedy("It hangs or does not finish messages. See its log, then restart it.")
+        remedy = Remedy(f"{advice.HANGS}, then restart it.")
         for consumer in self.consumers:
             now = consumer.now
             before = now.message_count - now.in_flight_count  # messages that it had, and that went back

@@ -22,8 +22,9 @@ OTHER_TOKEN = "does-everything-0002"
 TOPIC, CHANNEL = "?topic=t", "?topic=t&channel=c"
 ANYBODY = ["GET /ping", "GET /healthz", "GET /readyz"]
 READ = [
-    "GET /info", "GET /stats", "GET /metrics", "GET /drain", "GET /config/log_level", f"GET /topic/retention{TOPIC}",
-    f"GET /channel/rules{CHANNEL}", f"GET /channel/rewind{CHANNEL}&to=first", f"GET /topic/range{TOPIC}",
+    "GET /info", "GET /stats", "GET /metrics", "GET /drain", "GET /queues", "GET /config/log_level",
+    f"GET /topic/retention{TOPIC}", f"GET /channel/rules{CHANNEL}", f"GET /channel/rewind{CHANNEL}&to=first",
+    f"GET /topic/range{TOPIC}",
     "GET /nope", "GET //ping", "POST /ping", "OPTIONS /ping",  # are not endpoints
 ]  # fmt: skip
 FULL = [

@@ -52,8 +52,8 @@ def test_many_alike_are_cut_short_except_for_all_and_programs() -> None:
 def test_on_a_terminal_text_is_folded_between_words_and_commands_are_not() -> None:
     with StatsNsqd(node(topic("t", channel("c", client("x" * 60), depth=3)))) as nsqd:
         lines = on_terminal(60, "doctor", SHORT, nsqd.flag, NO_COLOR="1").out.splitlines()
-    first = next(index for index, line in enumerate(lines) if "They are in backoff" in line)
-    assert (lines[first][:18], lines[first + 1][:10]) == ("        → They are", " " * 10)
+    first = next(index for index, line in enumerate(lines) if "They have sent" in line)
+    assert (lines[first][:19], lines[first + 1][:10]) == ("        → They have", " " * 10)
     assert all(len(line) <= 60 for line in lines[first : first + 3])
     assert f"            gnsqadmin channel show t c {nsqd.flag}" in lines
 
