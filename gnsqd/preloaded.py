@@ -25,6 +25,7 @@ from typing import IO, Any, NoReturn
 
 _ANSWER_SECONDS = 30.0
 _IDLE_MS = 300_000
+_TITLE_SIZE = 1000
 _REQUEST_SIZE = _MOST_DESCRIPTORS = 1 << 20
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -96,7 +97,7 @@ def start_parent(address: str, packages: Sequence[str]) -> "subprocess.Popen[byt
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(address)
         listener.listen()
-        command = [sys.executable, "-P", __file__, str(listener.fileno()), *packages]
+        command = [sys.executable, "-P", __file__, str(listener.fileno()), *packages, _TITLE_SIZE * " "]
         options: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         return subprocess.Popen(command, pass_fds=[listener.fileno()], start_new_session=True, **options)
 
@@ -230,6 +231,16 @@ def _prepare(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.stdout = os.fdopen(1, "w", encoding=encoding, errors=errors or None, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
     sys.argv, sys.orig_argv = ["", *request["args"]], request["line"]
+    with suppress(OSError):
+        _set_title("\0".join([request["module"], *request["args"]]).encode("utf-8", "surrogateescape"))
+
+
+def _set_title(words: bytes) -> None:
+    """Lets `ps` show these instead of the command line of the parent (proc(5), stat, 48 and 49), which has room."""
+    with open("/proc/self/stat", "rb") as stat, open("/proc/self/mem", "r+b", 0) as memory:
+        begin, end = map(int, stat.read().rpartition(b")")[2].split()[45:47])
+        memory.seek(begin)
+        memory.write(words[: end - begin - 1].ljust(end - begin, b"\0"))
 
 
 def _run(module: str) -> NoReturn:
@@ -254,7 +265,7 @@ if __name__ == "__main__":
 
     from gnsqd import process
 
-    for package in sys.argv[2:]:
+    for package in sys.argv[2:-1]:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if not module.name.endswith(("__main__", "pytest_plugin")):
                 importlib.import_module(module.name)

@@ -1,6 +1,7 @@
 """With GNSQD_PRELOAD=1 a command stands for a fork of its parent, as if it were the daemon itself."""
 
 import os
+import re
 import resource
 import signal
 import socket
@@ -26,6 +27,7 @@ from gnsqd import quick_start
 [signal.signal(number, signal.SIG_IGN) for number in (2, 3)]
 sys.exit(quick_start.%s())
 """
+TITLE = re.compile(rb"gnsqd|.*/preloaded\.py")
 MARK = f"PYTHON_OF_TEST_{os.getpid()}"  # in the environment of what these tests start, and so part of the address
 
 
@@ -34,7 +36,7 @@ def processes() -> dict[int, int]:
     result = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            if MARK.encode() in (path / "environ").read_bytes() and b"/preloaded.py" in (path / "cmdline").read_bytes():
+            if MARK.encode() in (path / "environ").read_bytes() and TITLE.match((path / "cmdline").read_bytes()):
                 result[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
     return result
 
