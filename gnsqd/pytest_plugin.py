@@ -12,11 +12,14 @@ A project that configures its nsqd makes a fixture with the same flags and other
 
 Flags for `gnsqd` and `nsq` come from the marker `gnsqd_flags`: `@pytest.mark.gnsqd_flags("--max-msg-size=2097152")`,
 those of `nsq_session` from the fixture `nsq_session_flags`, which a project may define. Data and logs are in pytest's
-temporary directories; when a test fails, the end of each log is shown.
+temporary directories; when a test fails, the queues of each daemon and the end of its log are shown.
 """
 
+import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -166,7 +169,28 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        for daemon in [*item.stash.get(_DAEMONS, []), *_session_daemons(item)]:
-            if (log := daemon.log()[-SHOWN:].strip()) not in report.longreprtext:  # as of one that did not start
-                report.sections.append((f"log of gnsqd in {daemon.data_path}", log))
+        for daemon in _daemons(item):
+            if not (log := daemon.log()[-SHOWN:].strip()) or log not in report.longreprtext:  # as of one not started
+                report.sections.append(("queues and log of gnsqd", daemon.report()))
     return report
+
+
+def _daemons(item: pytest.Item) -> list[Daemon]:
+    """Returns the daemons of the test's fixtures, also of others that use `running`, and what gnsqd_factory started."""
+    fixtures = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, Daemon)]
+    return list(dict.fromkeys([*item.stash.get(_DAEMONS, []), *fixtures]))
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, object, object]:
+    """Shows the same when pytest-timeout has no signals: its thread prints what is captured, and ends the process."""
+    result = yield
+    for timer in threading.enumerate():
+        if isinstance(timer, threading.Timer) and any(argument is item for argument in timer.args):
+            timer.function = partial(_report_and, timer.function, item)
+    return result
+
+
+def _report_and(end: Callable[..., object], item: pytest.Item, *args: object) -> None:
+    sys.stdout.write("\n\n".join(daemon.report() for daemon in _daemons(item)) + "\n")
+    end(*args)

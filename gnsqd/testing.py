@@ -32,17 +32,22 @@ if TYPE_CHECKING:
 GNSQD = (sys.executable, "-P", "-m", "gnsqd")
 START_SECONDS = 30.0
 EXIT_SECONDS = 30.0
+ASK_SECONDS = 5.0  # until a daemon that is asked about its queues counts as hanging
 SHOWN = 4000  # characters of a log
 
 _POLL_SECONDS = 0.002
+_LONGEST_POLL_SECONDS = 0.1
+_COUNTS = "/stats?format=json&include_clients=false&include_mem=false"
 _LOOKUPD = "[nsqlookupd] "
 _LISTENING = re.compile(  # in either --log-format
-    rf'^({re.escape(_LOOKUPD)}|.*"daemon":"nsqlookupd")?.*\b(TCP|HTTPS?): listening on ([^\s"]+)(?:"}})?$', re.MULTILINE
+    rf'^({re.escape(_LOOKUPD)}|.*"daemon":"nsqlookupd")?.*\b(TCP|HTTPS?|ADMIN): listening on ([^\s"]+)(?:"}})?$',
+    re.MULTILINE,
 )
 _ADDRESSES = (  # attribute, prefix and kind in the log, flag
     ("tcp_address", "", "TCP", "tcp-address"),
     ("http_address", "", "HTTP", "http-address"),
     ("https_address", "", "HTTPS", "https-address"),
+    ("admin_address", "", "ADMIN", "admin-http-address"),
     ("lookupd_tcp_address", _LOOKUPD, "TCP", "embedded-lookupd-tcp-address"),
     ("lookupd_http_address", _LOOKUPD, "HTTP", "embedded-lookupd-http-address"),
 )
@@ -51,6 +56,10 @@ _ADDRESSES = (  # attribute, prefix and kind in the log, flag
 class StartFailed(Exception):
     """The daemon ended, or did not answer, instead of serving; the text ends with its log. Or it was not started, as
     gnsqd would refuse or ignore a flag; then it is one line."""
+
+
+class NotEmpty(AssertionError):
+    """A channel did not become empty in time; the text has the daemon's queues."""
 
 
 class Settings(TypedDict, total=False):
@@ -71,6 +80,7 @@ class Daemon:
     lookupd_tcp_address, lookupd_http_address   of nsqlookupd in the same process, with `lookupd`; otherwise empty
     https_address                               of nsqd, if it has certificates
     ca_file, client_cert_file, client_key_file  of the authority and a client, with `tls`; otherwise empty
+    admin_address                               of the page, with --admin-http-address; otherwise empty
     data_path                                   where its topics and channels are kept
     log_path                                    where it writes its log
     """
@@ -81,7 +91,8 @@ class Daemon:
         self.data_path = data_path
         self.log_path = data_path.with_name(f"{data_path.name}.log")
         self.tcp_address = self.http_address = self.lookupd_tcp_address = self.lookupd_http_address = ""
-        self.https_address = self.ca_file = self.client_cert_file = self.client_key_file = self._token = ""
+        self.admin_address = self.https_address = self.ca_file = self.client_cert_file = self.client_key_file = ""
+        self._token = ""
         self._creating: Sequence[str] = ()
         listeners = ["tcp", "http"]
         more = ["--https-address=127.0.0.1:0", *self._prepare(settings), f"--data-path={data_path}", *flags]
@@ -92,6 +103,15 @@ class Daemon:
         self._command = command
         self._flags = [f"--{name}-address=127.0.0.1:{self._reserve_port()}" for name in listeners] + more
         self._process: subprocess.Popen[bytes] | Process | None = None
+
+    def __repr__(self) -> str:
+        addresses = f"TCP {self.tcp_address}, HTTP {self.http_address}"
+        return f"<{self._command[-1]}: {addresses}, data in {self.data_path}, {self._end_state() or 'running'}>"
+
+    def _end_state(self) -> str:
+        """Returns how the daemon has ended, "" while it runs."""
+        code = 0 if self._process is None else self._process.poll()
+        return "" if code is None else f"exited with code {code}" if self._process else "stopped"
 
     def _check_flags(self, flags: Sequence[str], are_ours: bool) -> None:
         """Raises StartFailed unless these are strings, and for gnsqd flags with their values."""
@@ -237,7 +257,7 @@ class Daemon:
             self._request("POST", f"/topic/delete?topic={topic}".replace("#", "%23"))
         if self.lookupd_http_address:
             _ask(self.lookupd_http_address, "POST", "/topic/delete?topic=*")
-            if _topics(_ask(self.lookupd_http_address, "GET", "/topics")):
+            if _json_of(_ask(self.lookupd_http_address, "GET", "/topics"))["topics"]:
                 return False
         return not self._topics() and self._request("GET", "/readyz")[0] == 200
 
@@ -252,19 +272,18 @@ class Daemon:
                 raise StartFailed(f"gnsqd: POST {path}: {status} {body.decode('utf-8', 'replace')}")
 
     def _topics(self) -> list[str]:
-        answer = self._request("GET", "/stats?format=json&include_clients=false&include_mem=false")
-        return [topic["topic_name"] for topic in _topics(answer)]
+        return [topic["topic_name"] for topic in _json_of(self._request("GET", _COUNTS))["topics"] or []]
 
-    def _request(self, method: str, path: str) -> tuple[int, bytes]:
+    def _request(self, method: str, path: str, timeout: float = START_SECONDS) -> tuple[int, bytes]:
         """Returns status and body of an answer of nsqd, which may require a token, TLS and a client certificate; raises
         OSError."""
         if not self.ca_file:
-            return _ask(self.http_address, method, path, self._token)
+            return _ask(self.http_address, method, path, timeout, self._token)
         from ssl import create_default_context  # loads slowly
 
         context = create_default_context(cafile=self.ca_file)
         context.load_cert_chain(self.client_cert_file, self.client_key_file)
-        return _ask(self.https_address, method, path, self._token, context)
+        return _ask(self.https_address, method, path, timeout, self._token, context)
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:
@@ -281,6 +300,48 @@ class Daemon:
     def log(self) -> str:
         """Returns the log since the last start."""
         return self.log_path.read_text("utf-8", "replace") if self.log_path.exists() else ""
+
+    def stats(self) -> Any:
+        """Returns the answer of /stats?format=json; raises OSError."""
+        return _json_of(self._request("GET", "/stats?format=json"))
+
+    def wait_until_empty(self, topic: str, channel: str, timeout: float = 10.0) -> None:
+        """Returns when the channel exists and has nothing queued, in flight or deferred, and the topic nothing queued;
+        raises NotEmpty after `timeout` seconds, or if the daemon has ended."""
+        __tracebackhide__ = True
+        start, pause = time.monotonic(), _POLL_SECONDS
+        names = f"&topic={topic}&channel={channel}".replace("#", "%23")
+        while True:
+            with suppress(OSError):
+                for row in _json_of(self._request("GET", _COUNTS + names, ASK_SECONDS))["topics"] or []:
+                    (counts,) = row["channels"]
+                    if not any((row["depth"], counts["depth"], counts["in_flight_count"], counts["deferred_count"])):
+                        return
+            if (taken := time.monotonic() - start) > timeout or self._end_state():
+                text = f"{topic}/{channel} is not there, or not empty, after {taken:.1f} s:"
+                raise NotEmpty(f"{text}\n{self.queues()}")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_POLL_SECONDS)
+
+    def queues(self) -> str:
+        """Returns what /queues of gnsqd shows: what each topic and channel holds, who consumes it, and advice; or why
+        that is not known. Raises nothing."""
+        if state := self._end_state():
+            return f"queues unknown: the daemon has {state}"
+        try:
+            status, body = self._request("GET", "/queues", ASK_SECONDS)
+        except Exception as error:  # nothing must hide why a test has failed
+            return f"queues unknown: no answer from {self.http_address or 'a daemon without HTTP'}: {error}"
+        if status == 404:
+            command = f"gnsqadmin doctor --nsqd-http-address={self.http_address}"
+            return f"queues unknown: this is not gnsqd; `{command}` examines it while it runs"
+        text = body.decode("utf-8", "replace").strip()
+        return text if status == 200 else f"queues unknown: the daemon answers {status} {text}"
+
+    def report(self) -> str:
+        """Returns the queues, and the end of the log, without the requests of `wait_until_empty`, for a failed test."""
+        log = "".join(line for line in self.log().splitlines(keepends=True) if _COUNTS not in line)
+        return f"{self}\n{self.queues()}\n\n{log[-SHOWN:]}".strip()
 
 
 def _proposal(error: str) -> str:
@@ -303,22 +364,31 @@ def last_flag(flags: Sequence[str], name: str) -> str:
     return values[-1] if values else ""
 
 
-def _topics(answer: tuple[int, bytes]) -> list[Any]:
-    """Returns `topics` of a JSON answer, [] if there are none; raises OSError if the answer is not 200."""
+def _json_of(answer: tuple[int, bytes]) -> Any:
+    """Returns a JSON answer; raises OSError if its status is not 200."""
     status, body = answer
     if status != 200:
         raise OSError(f"status {status}")
     import json
 
-    return json.loads(body)["topics"] or []
+    return json.loads(body)
 
 
-def _ask(address: str, method: str, path: str, token: str = "", tls: "SSLContext | None" = None) -> tuple[int, bytes]:
+def _ask(
+    address: str,
+    method: str,
+    path: str,
+    timeout: float = START_SECONDS,
+    token: str = "",
+    tls: "SSLContext | None" = None,
+) -> tuple[int, bytes]:
     """Returns status and body of an answer; raises OSError."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection  # load TLS, and every pytest imports this
 
+    if not address:
+        raise OSError("no address")
     connection = HTTPSConnection(address, context=tls) if tls else HTTPConnection(address)
-    connection.timeout = START_SECONDS
+    connection.timeout = timeout
     with closing(connection):
         try:
             connection.request(method, path, headers={"Authorization": f"Bearer {token}"} if token else {})
@@ -339,13 +409,17 @@ def _preloaded() -> "Preloaded":
 def running(*flags: str, command: Sequence[str] = GNSQD, **settings: Unpack[Settings]) -> Iterator[Daemon]:
     """Starts a daemon, with flags as on its command line; stops and removes it at the end. Raises StartFailed.
 
-    `command` is how to start it, to run the same tests with another nsqd.
+    `command` is how to start it, to run the same tests with another nsqd. An exception that leaves the block has the
+    daemon's `report` as a note.
     """
     with tempfile.TemporaryDirectory(prefix="gnsqd-") as directory:
         daemon = Daemon(Path(directory) / "data", flags, command, **settings)
         daemon.start()
         try:
             yield daemon
+        except BaseException as error:  # pytest's among them
+            error.add_note(daemon.report())
+            raise
         finally:
             daemon.stop()
 
@@ -361,5 +435,7 @@ async def running_async(
     started = await to_thread(daemon.__enter__)
     try:
         yield started
-    finally:
-        await to_thread(daemon.__exit__, None, None, None)
+    except BaseException as error:
+        await to_thread(daemon.__exit__, type(error), error, error.__traceback__)
+        raise
+    await to_thread(daemon.__exit__, None, None, None)

@@ -111,11 +111,41 @@ def test_failures_show_the_log_of_the_daemon(project: Project) -> None:
         """
     )
     assert run.returncode == 1
-    assert "log of gnsqd in" in run.stdout
+    assert "queues and log of gnsqd" in run.stdout
     assert "TCP: listening on 127.0.0.1:" in run.stdout
     assert "test_never: " in run.stdout
     assert run.stdout.count("--node-id must be [0,1024)") == 1
     assert "AssertionError: not reached" not in run.stdout
+
+
+STUCK = """
+    import time, urllib.request
+    import pytest
+    from gnsqd.testing import running
+
+    @pytest.fixture
+    def mine():
+        with running() as daemon:
+            urllib.request.urlopen(f"http://{daemon.http_address}/pub?topic=t", data=b"a message").close()
+            yield daemon
+
+    @pytest.mark.timeout(0.2, func_only=True)
+    def test_hangs(mine):
+        time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("flags", [("-pxdist", "-n1"), ("--timeout-method=thread",)], ids=["signal", "thread"])
+def test_a_test_that_takes_too_long_shows_queues_and_log(project: Project, flags: tuple[str, ...]) -> None:
+    pytest.importorskip("pytest_timeout")
+    run = project(STUCK, "-ppytest_timeout", *flags)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert ("Failed: Timeout (>0.2s)" in run.stdout) == ("-n1" in flags)
+    queues, _, log = run.stdout.partition("<gnsqd: TCP 127.0.0.1:")[2].partition("[nsqd]")
+    assert queues.endswith(
+        ", running>\nt: 1 queued, no channel\n    Start a consumer, which creates its channel; or create a channel.\n\n"
+    ), run.stdout + run.stderr
+    assert "TOPIC(t): created" in log
 
 
 def test_flags_that_gnsqd_would_refuse_or_ignore_are_a_line_of_error(project: Project) -> None:
@@ -247,8 +277,8 @@ def test_nsq_session_keeps_its_addresses_and_nothing_of_the_test_before(project:
     )
     assert run.returncode == 1
     assert "1 failed, 4 passed" in run.stdout, run.stdout + run.stderr
-    assert "log of gnsqd in" in run.stdout
-    assert "TOPIC(t): " in run.stdout.partition("log of gnsqd in")[2]
+    assert "queues and log of gnsqd" in run.stdout
+    assert "TOPIC(t): " in run.stdout.partition("queues and log of gnsqd")[2]
 
 
 def test_context_manager_leaves_nothing_behind() -> None:
@@ -345,6 +375,9 @@ def test_fixture_of_a_project_has_the_settings_of_its_nsqd(project: Project, tmp
         @pytest.mark.parametrize("turn", range(3))
         def test_every_test_begins_with_the_initial_topics(nsq, turn):
             assert topics(nsq) == {"events": (0, False, []), "orders": (0, False, ["a#ephemeral", "billing"])}
+            nsq.wait_until_empty("orders", "billing")
+            assert nsq.stats()["health"] == "OK"
+            assert "unknown" not in nsq.queues()
             url = f"http://{nsq.lookupd_http_address}/lookup?topic=orders"
             with urllib.request.urlopen(url) as answer:
                 (producer,) = json.load(answer)["producers"]
