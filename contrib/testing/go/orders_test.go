@@ -3,6 +3,7 @@ package orders
 
 import (
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -11,9 +12,10 @@ import (
 	"github.com/testcontainers/testcontainers-go/wait"
 )
 
-func nsqd(t *testing.T) string {
+// nsqd returns the addresses for TCP and HTTP.
+func nsqd(t *testing.T) (string, string) {
 	if address := os.Getenv("NSQD_TCP_ADDRESS"); address != "" {
-		return address
+		return address, os.Getenv("NSQD_HTTP_ADDRESS")
 	}
 	container, err := testcontainers.Run(t.Context(), "gnsqd",
 		testcontainers.WithCmd("gnsqd", "--dev"),
@@ -27,11 +29,23 @@ func nsqd(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return address
+	http, err := container.PortEndpoint(t.Context(), "4151/tcp", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address, http
+}
+
+// showQueues is deferred after the clients, so that it is called before they are stopped.
+func showQueues(t *testing.T, http string) {
+	if t.Failed() {
+		queues, err := exec.Command("curl", "-sS", "--max-time", "5", "http://"+http+"/queues").CombinedOutput()
+		t.Logf("queues of nsqd: %v\n%s", err, queues)
+	}
 }
 
 func TestOrderArrives(t *testing.T) {
-	address := nsqd(t)
+	address, http := nsqd(t)
 	producer, err := nsq.NewProducer(address, nsq.NewConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -45,6 +59,7 @@ func TestOrderArrives(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer consumer.Stop()
+	defer showQueues(t, http)
 	received := make(chan string, 1)
 	consumer.AddHandler(nsq.HandlerFunc(func(message *nsq.Message) error {
 		received <- string(message.Body)

@@ -1,10 +1,12 @@
 // A message through gnsqd in a container; or through a daemon that runs, if NSQD_TCP_ADDRESS has its host:port.
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { spawnSync } from "node:child_process";
+import { after, afterEach, before, test } from "node:test";
 import nsq from "nsqjs";
 
 let container;
 let nsqd = process.env.NSQD_TCP_ADDRESS;
+let http = process.env.NSQD_HTTP_ADDRESS;
 
 before(async () => {
   if (nsqd) return;
@@ -15,14 +17,25 @@ before(async () => {
     .withWaitStrategy(Wait.forHttp("/ping", 4151))
     .start();
   nsqd = `${container.getHost()}:${container.getMappedPort(4150)}`;
+  http = `${container.getHost()}:${container.getMappedPort(4151)}`;
+});
+
+afterEach((context) => {
+  if (!context.passed) {
+    spawnSync("curl", ["-sS", "--max-time", "5", `http://${http}/queues`], { stdio: "inherit" });
+  }
 });
 
 after(() => container?.stop());
 
-test("order arrives", { timeout: 30_000 }, async () => {
+test("order arrives", { timeout: 30_000 }, async (context) => {
   const [host, port] = nsqd.split(":");
   const writer = new nsq.Writer(host, Number(port));
   const reader = new nsq.Reader("orders", "archive", { nsqdTCPAddresses: [nsqd] });
+  context.after(() => {
+    reader.close();
+    writer.close();
+  });
   const received = new Promise((resolve, reject) => {
     reader.on("message", (message) => {
       message.finish();
@@ -34,6 +47,4 @@ test("order arrives", { timeout: 30_000 }, async () => {
   writer.connect();
   reader.connect();
   assert.equal(await received, "an order");
-  reader.close();
-  writer.close();
 });

@@ -10,6 +10,8 @@ import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.extension.AfterTestExecutionCallback;
+import org.junit.jupiter.api.extension.RegisterExtension;
 import org.testcontainers.containers.GenericContainer;
 import org.testcontainers.containers.wait.strategy.Wait;
 
@@ -17,6 +19,16 @@ import org.testcontainers.containers.wait.strategy.Wait;
 class OrdersTest {
     private static GenericContainer<?> container;
     private static String nsqd = System.getenv("NSQD_TCP_ADDRESS");
+    private static String http = System.getenv("NSQD_HTTP_ADDRESS");
+
+    @RegisterExtension
+    static final AfterTestExecutionCallback SHOW_QUEUES = context -> {
+        if (context.getExecutionException().isPresent()) {
+            String[] command = {"curl", "-sS", "--max-time", "5", "http://" + http + "/queues"};
+            var curl = new ProcessBuilder(command).redirectErrorStream(true).start();
+            System.err.println(new String(curl.getInputStream().readAllBytes(), UTF_8));
+        }
+    };
 
     @BeforeAll
     static void start() {
@@ -29,6 +41,7 @@ class OrdersTest {
             .waitingFor(Wait.forHttp("/ping").forPort(4151));
         container.start();
         nsqd = container.getHost() + ":" + container.getMappedPort(4150);
+        http = container.getHost() + ":" + container.getMappedPort(4151);
     }
 
     @AfterAll
