@@ -9,6 +9,7 @@ cdef class _Sink:
 
 cdef class Logger:
     cdef public object level, prefix
+    cdef public Py_ssize_t damages
     cdef public _Sink _sink
     cdef long long _second
     cdef readonly str _date

@@ -126,6 +126,7 @@ class Logger:
     def __init__(self, prefix: str, level: Level, stream: TextIO | None = None) -> None:
         self.prefix = prefix
         self.level = level
+        self.damages = 0  # damaged places in files of messages that were logged
         self._sink = _Sink(sys.stderr if stream is None else stream)
         self._second = -1
         self._date = ""

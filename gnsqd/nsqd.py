@@ -37,7 +37,7 @@ from gnsqd.shared.errors import BrokerError, StartError, StorageError
 from gnsqd.shared.names import check_limit
 from gnsqd.shared.version import VERSION, lane, version_string
 from gnsqd.storage import metadata
-from gnsqd.storage.directory import DirLock, FreeDisk, find_unserved
+from gnsqd.storage.directory import DirLock, DiskFigures, FreeDisk, find_unserved
 from gnsqd.storage.syncer import Syncer
 from gnsqd.supervisor import DaemonProcess
 from gnsqd.web.debug import Debug
@@ -73,6 +73,7 @@ class NSQD(DaemonProcess):
         self._syncer = Syncer()
         self._metadata_path = os.path.join(options.data_path, metadata.FILE_NAME)
         self._registry = Registry()
+        self._registry.disk_figures = DiskFigures(options.data_path, self._syncer)
         self._rule_book = broker_rules.RuleBook()
         self._metadata_file = metadata.MetadataFile(
             self._metadata_path, self._registry.metadata, self._syncer, log, options.durability in ("disk", "store")

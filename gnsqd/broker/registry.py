@@ -32,6 +32,7 @@ class Registry:
         self._late: set[Topic] = set()  # whose channels nsqlookupd was too slow to report
         self.error: Exception | None = None  # of the last disk write; None when it succeeded
         self.idle_actions: dict[str, int] = {}  # by policy; empty if no channel ever had an idle timeout
+        self.disk_figures: Callable[[], dict[str, float]] = dict  # may yield
         self.store_figures: Callable[[], dict[str, float]] = dict  # of --log-store, empty without
         self._exiting = False
 

@@ -37,7 +37,10 @@ Labels = dict[str, str]
 Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]  # name, type, help, points
 _SUFFIXES = {"counter": "_total", "info": "_info"}  # of the points' names, by type
 
-_STORE_FIGURES = {  # with --log-store, type and help
+_FIGURES = {  # of the disk and, with --log-store, of the log store: type and help
+    "sync_lag_seconds": ("gauge", "Age of the oldest fsync that is not finished, with its wait for a thread, else 0."),
+    "disk_bytes": ("gauge", "Size of the disk of --data-path; absent if it cannot be queried."),
+    "free_disk_bytes": ("gauge", "Bytes of it that are free for users without privileges; absent likewise."),
     "log_store_lag_seconds": ("gauge", "Time since something was written that the log store does not have, else 0."),
     "log_store_lag_bytes": ("gauge", "Bytes of journals that the log store does not have."),
     "log_store_puts": ("counter", "Objects of the log that were put."),
@@ -152,8 +155,10 @@ class MetricsPage(Collector):
         if self.options.min_free_disk:
             help = "Whether publishers are refused because less is free than --min-free-disk (1) or not (0)."
             yield _gauge("gnsqd_low_on_disk", help, self.registry.low_on_disk)
-        for figure, value in self.registry.store_figures().items():
-            yield f"gnsqd_{figure}", *_STORE_FIGURES[figure], [({}, value)]
+        help = "Damaged places in files of messages, found at the start or since."
+        yield "gnsqd_damages", "counter", help, [({}, self.log.damages)]
+        for figure, value in (self.registry.disk_figures() | self.registry.store_figures()).items():
+            yield f"gnsqd_{figure}", *_FIGURES[figure], [({}, value)]
         if self.registry.idle_actions:
             help = "Channels paused, emptied or deleted because they had no consumers."
             points = [({"policy": policy}, count) for policy, count in self.registry.idle_actions.items()]

@@ -7,14 +7,19 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
+from gevent import get_hub
+from gevent.event import AsyncResult
+
 from gnsqd.log import Logger
 from gnsqd.shared.disk_format import Meta, meta_file_name, parse_queue_file, parse_segment_name, parse_temporary_name
 from gnsqd.shared.errors import StartError, StorageError, path_error, reason_of
 from gnsqd.shared.names import EPHEMERAL_SUFFIX, is_valid_queue
 from gnsqd.storage.disk.opening import DataFiles
 from gnsqd.storage.metadata import FILE_NAME, RULES_NAME
+from gnsqd.storage.syncer import Syncer
 
 CHECK_EVERY = 1 << 20  # bytes that may come between two looks at the disk
+DISK_SECONDS = 1.0  # to query the disk
 RESERVE_NAME = "gnsqd.reserve.dat"
 RESERVE_STEP = 16 * 1024  # bytes
 # The file of a link has another owner, and a pipe would stop the daemon.
@@ -84,6 +89,33 @@ class FreeDisk:
                 self._log.warn("NSQ: %d bytes of disk are free, publishers are refused below %d", free, self.minimum)
             else:
                 self._log.info("NSQ: %d bytes of disk are free, publishers are no longer refused", free)
+
+
+class DiskFigures:
+    """Queries the disk of the data path. As one in the network may not answer, this is done in a thread, by one call at
+    a time."""
+
+    def __init__(self, data_path: str, syncer: Syncer) -> None:
+        self._path = data_path or "."
+        self._syncer = syncer
+        self._call: AsyncResult[os.statvfs_result | None] | None = None
+
+    def __call__(self) -> dict[str, float]:
+        """Returns the age of the oldest fsync under way, and the size of the disk and the bytes that are free for users
+        without privileges, unless it does not answer in time. Yields."""
+        figures = {"sync_lag_seconds": self._syncer.lag}
+        if self._call is None or self._call.ready():
+            self._call = get_hub().threadpool.spawn(_statvfs, self._path)
+        self._call.wait(DISK_SECONDS)
+        if disk := self._call.value:
+            figures |= {"disk_bytes": disk.f_blocks * disk.f_frsize, "free_disk_bytes": disk.f_bavail * disk.f_frsize}
+        return figures
+
+
+def _statvfs(path: str) -> os.statvfs_result | None:
+    with suppress(OSError):
+        return os.statvfs(path)
+    return None
 
 
 class Reserve:

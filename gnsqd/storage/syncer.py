@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from time import monotonic_ns, perf_counter
+from time import monotonic, monotonic_ns, perf_counter
 from typing import Any, Protocol, TypeVar
 
 from gevent import get_hub, spawn
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 Outcome = tuple[Any, Any]  # what was returned; what was raised, or None
 Callback = Callable[[Outcome], object]
-Job = tuple[Callback, Callable[..., Any], tuple[object, ...]]
+Job = tuple[int, Callback, Callable[..., Any], tuple[object, ...]]  # the first is its number
 
 
 class Syncable(Protocol):
@@ -51,9 +51,10 @@ class Syncer:
     call, with a watcher among them: that took 60 µs where this takes 19, and an fsync 100."""
 
     def __init__(self) -> None:
-        self._started = self._busy = 0  # threads, and calls
+        self._started = self._number = 0  # threads, and calls so far
+        self._calls: dict[int, float] = {}  # when each that is not finished began (monotonic), the oldest first
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._done: deque[tuple[Callback, Outcome]] = deque()
+        self._done: deque[tuple[int, Callback, Outcome]] = deque()
         self._bell = get_hub().loop.async_()
         self._bell.start(self._call_back)
         self._free = Event()
@@ -75,27 +76,33 @@ class Syncer:
 
     def start(self, report: Callback, function: Callable[..., object], *args: object) -> None:
         """Calls `function(*args)` in a thread, and then, in the hub, `report` with the outcome. Never yields."""
-        if self._busy == self._started < THREADS:
+        if len(self._calls) == self._started < THREADS:
             _thread.start_new_thread(self._work, ())
             self._started += 1
-        self._busy += 1
-        self._jobs.put((report, function, args))
+        self._number += 1
+        self._calls[self._number] = monotonic()
+        self._jobs.put((self._number, report, function, args))
+
+    @property
+    def lag(self) -> float:
+        """Returns the age in seconds of the oldest call that is not finished; 0 if there is none."""
+        return monotonic() - next(iter(self._calls.values())) if self._calls else 0.0
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            report, function, args = job
+            number, report, function, args = job
             try:
                 outcome: Outcome = function(*args), None
             except BaseException as error:
                 outcome = None, error
-            self._done.append((report, outcome))
+            self._done.append((number, report, outcome))
             self._bell.send()
 
     def _call_back(self) -> None:
         while self._done:
-            report, outcome = self._done.popleft()
-            self._busy -= 1
-            if not self._busy:
+            number, report, outcome = self._done.popleft()
+            del self._calls[number]
+            if not self._calls:
                 self._free.set()
             report(outcome)
 
@@ -177,7 +184,7 @@ class Syncer:
         """Ends syncLoop, waits for running calls and ends the threads. Yields."""
         self._stopped = True
         self._noted.set()
-        while self._busy:
+        while self._calls:
             self._free.clear()
             self._free.wait()
         for _ in range(self._started):

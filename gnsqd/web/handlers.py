@@ -4,7 +4,6 @@ The checks of every method come in the real daemon's order, because a client see
 5.2).
 """
 
-import os
 import socket
 import time
 from binascii import b2a_base64
@@ -396,18 +395,15 @@ class DaemonAPI(Record):
         return "".join(f"{line}\n" for line in explain(self._registry, self._options.msg_timeout))
 
     def _process(self) -> dict[str, object]:
-        """Returns the figures of this process, and of the disk of its data, unless that cannot be queried."""
-        figures: dict[str, object] = {
+        """Returns the figures of this process, and of the disk of its data, as far as that can be queried."""
+        return {
             "cpu_seconds": time.process_time(),
             "memory_bytes": self._debug.memory.resident(),
             "connection_count": len(self._tcp_server.clients),
+            **self._registry.disk_figures(),
             **self._registry.store_figures(),
             **({"certificates": expiries} if (expiries := self._expiries()) else {}),
         }
-        with suppress(OSError):
-            disk = os.statvfs(self._options.data_path or ".")
-            figures |= {"disk_bytes": disk.f_blocks * disk.f_frsize, "free_disk_bytes": disk.f_bavail * disk.f_frsize}
-        return figures
 
     def metrics(self, request: Request) -> Content:
         if self._metrics is None:

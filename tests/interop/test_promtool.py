@@ -1,24 +1,32 @@
 """Prometheus' own tool judges what contrib/ has for Prometheus, and a page of /metrics.
 
-The alert rules run on invented series: `promtool test rules` evaluates them minute by minute. What it reads is YAML, of
-which JSON is a part.
+The alert rules run on invented series, and on those of running daemons: `promtool test rules` evaluates them minute by
+minute. What it reads is YAML, of which JSON is a part.
 """
 
 import json
+import math
 import random
 import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 import pytest
 from prometheus_client import generate_latest
 
-from kit.daemons import Instance
+from kit.daemons import Instance, eventually, interpreter, own_command
+from kit.exposition import Series, series
+from kit.faulty_gnsqd import Faults
+from kit.http_api import ask
 from kit.nsq_client import NSQClient
+from kit.small_disk import SmallDisk
+from kit.traffic import DaemonFactory, create, publish, take, wait_for
 from pyspark_nsq.progress import Progress, QueryMetrics
 
 pytestmark = [pytest.mark.peer, pytest.mark.one_lane]
@@ -27,8 +35,9 @@ CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
 ALERTS = CONTRIB / "grafana" / "gnsqd-alerts.yml"
 DASHBOARDS = sorted((CONTRIB / "grafana").glob("*-dashboard.json"))
 
-PAUSED, WITHOUT_CONSUMERS, NOT_READY, TIMEOUTS, REQUEUES, FALLS_BEHIND = (
-    f"NsqChannel{name}" for name in ("Paused", "WithoutConsumers", "NotReady", "Timeouts", "Requeues", "FallsBehind")
+PAUSED, WITHOUT_CONSUMERS, NOT_READY, DEAD_LETTERS, TIMEOUTS, REQUEUES, FALLS_BEHIND = (
+    f"NsqChannel{name}"
+    for name in ("Paused", "WithoutConsumers", "NotReady", "DeadLetters", "Timeouts", "Requeues", "FallsBehind")
 )
 
 Promtool = Callable[..., str]
@@ -105,7 +114,8 @@ def test_page_of_pipelines_has_nothing_to_complain_about(promtool: Promtool) -> 
 
 
 class Figures(NamedTuple):
-    """A channel's state: `timeouts`, `requeues` and the `growth` of its depth per second; `age` in seconds.
+    """A channel's state: `timeouts`, `requeues`, `dead` letters and the `growth` of its depth per second; `age` in
+    seconds.
 
     It takes 10 messages per second.
     """
@@ -118,6 +128,7 @@ class Figures(NamedTuple):
     paused: int = 0
     timeouts: int = 0
     requeues: int = 0
+    dead: int = 0
     deferred: int = 0
 
     @property
@@ -128,6 +139,8 @@ class Figures(NamedTuple):
         queued = self.depth > 0 or self.growth > 0
         if not self.clients or not self.ready:
             return (NOT_READY if self.clients else WITHOUT_CONSUMERS) if queued else None
+        if self.dead:
+            return DEAD_LETTERS
         if self.timeouts or self.requeues:
             return TIMEOUTS if self.timeouts else REQUEUES
         return FALLS_BEHIND if self.growth or self.age > 900 else None
@@ -136,11 +149,12 @@ class Figures(NamedTuple):
 def series_of(channel: str, states: Sequence[Figures]) -> list[dict[str, str]]:
     """Returns the series of a channel that is in each state for a minute, in which 600 messages are published."""
     values: dict[str, list[int]] = defaultdict(list)
-    grown = timeouts = requeues = 0
+    grown = timeouts = requeues = dead = 0
     for minute, state in enumerate(states):
         grown = grown + 60 * state.growth if state.growth else 0
         timeouts += 60 * state.timeouts
         requeues += 60 * state.requeues
+        dead += 60 * state.dead
         values["depth"].append(state.depth + grown)
         values["oldest_message_age_seconds"].append(state.age)
         values["clients"].append(state.clients)
@@ -150,6 +164,7 @@ def series_of(channel: str, states: Sequence[Figures]) -> list[dict[str, str]]:
         values["messages_total"].append(600 * minute)
         values["timeouts_total"].append(timeouts)
         values["requeues_total"].append(requeues)
+        values["dead_letters_total"].append(dead)
     labels = f'{{job="gnsqd",instance="i",topic="t",channel="{channel}"}}'
     return [
         {"series": f"gnsqd_channel_{name}{labels}", "values": " ".join(map(str, each))} for name, each in values.items()
@@ -191,15 +206,16 @@ def firing(alerts: dict[str, str | None]) -> list[tuple[str, int]]:
 def all_states() -> Iterator[Figures]:
     backlogs = [(0, 0, 0), (10, 0, 5), (10, 0, 2000), (5000, 0, 5), (5000, 5, 5), (5000, 5, 2000)]
     consumers = [(0, 0), (2, 0), (2, 10)]
-    for backlog, (clients, ready), paused, timeouts, requeues in product(backlogs, consumers, (0, 1), (0, 2), (0, 2)):
-        yield Figures(*backlog, clients, ready, paused, timeouts, requeues)
+    returned = [(0, 0, 0), (2, 2, 0), (0, 2, 0), (2, 2, 1)]
+    for backlog, (clients, ready), paused, back in product(backlogs, consumers, (0, 1), returned):
+        yield Figures(*backlog, clients, ready, paused, *back)
 
 
 def test_each_state_of_a_channel_causes_one_alert_or_none(evaluate: Callable[..., None]) -> None:
     states = {f"c{number}": state for number, state in enumerate(all_states())}
     series = [each for channel, state in states.items() for each in series_of(channel, [state] * 121)]
     expected = firing({channel: state.alert for channel, state in states.items()})
-    assert len({labels.split(",")[0] for labels, _ in expected}) == 6
+    assert len({labels.split(",")[0] for labels, _ in expected}) == 7
     evaluate(series, (120, FIRING, expected))
 
 
@@ -217,7 +233,7 @@ def test_at_no_time_two_alerts_of_a_channel_fire(evaluate: Callable[..., None]) 
     evaluate(
         series,
         *((minute, FIRING_TOGETHER, []) for minute in range(10, end + 1, 2)),
-        (end, f"count({fired})", [("{}", 6)]),  # the seed lets each of the six fire
+        (end, f"count({fired})", [("{}", 7)]),  # the seed lets each of the seven fire
     )
 
 
@@ -298,3 +314,149 @@ def test_one_of_several_causes_an_alert(
     quiet, fires = times
     expected = [(f'{{alertname="{alert[0]}",{label}="{alert[1]}"}}', 1)]
     evaluate(series, (quiet, expression, []), (fires, expression, expected))
+
+
+# The alerts of running daemons
+
+
+LIMIT = "--max-channel-depth=1"
+Story = Iterator[Instance]  # yields a daemon when it is well, and again, or another one, when it is not
+
+
+def publishing(channel: str, *flags: str, **figures: int) -> Callable[[DaemonFactory, Path], Story]:
+    """Returns the story of a daemon with these flags, whose channel has the figures after three messages."""
+
+    def story(start: DaemonFactory, path: Path) -> Story:
+        nsqd = start(*flags)
+        create(nsqd, "t", quote(channel))
+        yield nsqd
+        for _ in range(3):
+            ask(nsqd, "POST /pub?topic=t", b"x")
+        wait_for(nsqd, "t", channel, **figures)
+        yield nsqd
+
+    return story
+
+
+def failing(start: DaemonFactory, path: Path) -> Story:
+    nsqd = start("--max-attempts=1")
+    with NSQClient(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        yield nsqd
+        client.publish("t", b"x")
+        client.command(b"REQ %b 0" % client.message().id)
+        wait_for(nsqd, "t.c.dead", depth=1)
+        yield nsqd
+
+
+def idle(start: DaemonFactory, path: Path) -> Story:
+    nsqd = start("--channel-idle-timeout=100ms", "--channel-idle-policy=delete")
+    with NSQClient(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        yield nsqd
+    eventually(lambda: not nsqd.channel_stats("t", "c"))
+    yield nsqd
+
+
+def low_on_disk(start: DaemonFactory, path: Path) -> Story:
+    disk = SmallDisk(path / "small", size=1 << 20, inodes=100)
+    with closing(disk), Instance(disk.inside(own_command()), disk.path) as nsqd:
+        yield nsqd
+        disk.fill(leave=10)
+        yield nsqd
+
+
+def below_min_free_disk(start: DaemonFactory, path: Path) -> Story:
+    yield start("--min-free-disk=1")
+    nsqd = start(f"--min-free-disk={1 << 60}")
+    assert ask(nsqd, "POST /pub?topic=t", b"x")[0] != 200
+    yield nsqd
+
+
+def syncing_slowly(start: DaemonFactory, path: Path) -> Story:
+    faults = Faults(path / "faults", interpreter(own_command()))
+    with Instance(faults.command, path / "slow", "--durability=disk") as nsqd:
+        publish(nsqd, "t", b"x")
+        yield nsqd
+        faults.set({"call": "fdatasync", "name": "*.journal.*", "hold": True})
+        with NSQClient(nsqd.tcp_address) as client:
+            client.command(b"PUB t", b"x")
+            eventually(lambda: scrape(nsqd)["gnsqd_sync_lag_seconds", ()] > 1)
+            yield nsqd
+            faults.set()
+            assert client.response() == b"OK"
+
+
+def damaged_journal(start: DaemonFactory, path: Path) -> Story:
+    nsqd = start("--durability=process")
+    publish(nsqd, "t", b"first body", b"second body")
+    create(nsqd, "t", "c")
+    take(nsqd, "t", "c", 2)
+    yield nsqd
+    nsqd.kill()
+    (file,) = nsqd.data_path.glob("t.journal.*")
+    file.write_bytes(file.read_bytes().replace(b"first body", b"other body"))
+    yield nsqd.restart()
+
+
+def damaged_disk_queue(start: DaemonFactory, path: Path) -> Story:
+    nsqd = start("--mem-queue-size=0")
+    yield nsqd
+    create(nsqd, "t", "c")
+    publish(nsqd, "t", b"lost", b"lost")
+    wait_for(nsqd, "t", "c", depth=2)
+    (file,) = nsqd.data_path.glob("t:c.diskqueue.0*.dat")
+    file.write_bytes(bytes(file.stat().st_size))
+    with NSQClient(nsqd.tcp_address) as client:
+        client.subscribe("t", "c", rdy=1)
+        wait_for(nsqd, "t", "c", depth=0)
+        yield nsqd
+
+
+def scrape(nsqd: Instance) -> Series:
+    return series(nsqd.http("GET", "/metrics")[2])
+
+
+# Figures that depend on the machine, and the only alerts that are tested with them.
+OF_MACHINE = {
+    "gnsqd_hub_lag_seconds": ["GnsqdBusy"],
+    "gnsqd_sync_lag_seconds": ["GnsqdSyncLags"],
+    "gnsqd_free_disk_bytes": ["GnsqdLowOnDisk"],
+}
+
+
+@pytest.mark.parametrize(
+    "story, alerts",
+    [
+        (publishing("c", LIMIT, depth=1), ["NsqMessagesRejected", WITHOUT_CONSUMERS]),
+        (publishing("c", LIMIT, "--overflow-policy=drop-oldest", depth=1), ["NsqMessagesDropped", WITHOUT_CONSUMERS]),
+        (publishing("e#ephemeral", "--mem-queue-size=1", message_count=3), [WITHOUT_CONSUMERS]),
+        (publishing("c", "--message-ttl=100ms", message_count=3, depth=0), ["NsqMessagesExpired"]),
+        (failing, [DEAD_LETTERS]),
+        (idle, ["GnsqdIdleChannels"]),
+        (low_on_disk, ["GnsqdLowOnDisk"]),
+        (below_min_free_disk, ["GnsqdLowOnDisk"]),
+        (syncing_slowly, ["GnsqdSyncLags"]),
+        (damaged_journal, ["GnsqdDataDamaged"]),
+        (damaged_disk_queue, ["GnsqdDataDamaged"]),
+    ],
+)
+def test_alert_fires_for_a_running_daemon_in_this_state_and_not_before(
+    story: Callable[[DaemonFactory, Path], Story],
+    alerts: list[str],
+    gnsqd_factory: DaemonFactory,
+    tmp_path: Path,
+    evaluate: Callable[..., None],
+) -> None:
+    well, ill = (scrape(nsqd) for nsqd in story(gnsqd_factory, tmp_path))
+    history = []
+    for name, labels in well.keys() | ill.keys():
+        values = [page.get((name, labels), math.nan) for page in (well, ill)]
+        if OF_MACHINE.get(name, alerts) == alerts:
+            texts = ["_" if math.isnan(value) else f"{value:f}" for value in values]
+            selector = ",".join(f'{key}="{value}"' for key, value in (*labels, ("job", "gnsqd"), ("instance", "i")))
+            # Two scrapes ten and twenty minutes long, with a sample each minute.
+            history.append({"series": f"{name}{{{selector}}}", "values": f"{texts[0]}x9 {texts[1]}x19"})
+    expression = 'sum by (alertname) (ALERTS{alertstate="firing"})'
+    expected = [(f'{{alertname="{alert}"}}', 1) for alert in alerts]
+    evaluate(history, (9, expression, []), (18, expression, expected), (18, FIRING_TOGETHER, []))

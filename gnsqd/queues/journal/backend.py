@@ -140,6 +140,7 @@ class JournalBackend(Backend):
             if lost := self.notes.finished.gaps(start, end):
                 text = "JOURNAL(%s): %d messages from %d on can't be read and are lost"
                 self._log.error(text, name, lost.count(), lost.begin)
+                self._log.damages += 1
                 self.journal.log.lost.update(lost)  # not finished, for readers by number
             self._skip(end)
             self.notes.note_finished_span(start, end)

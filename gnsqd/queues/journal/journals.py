@@ -87,6 +87,7 @@ class Journals:
         together = self._syncer, self._note, self._open_files, self._reserve, self._shipper
         journal = Journal(topic, self._options, paths, self._log, *together)
         self._all.add(journal)
+        self._log.damages += len(journal.replay.damages)
         self._note_old(journal)
         return journal
 

@@ -283,6 +283,7 @@ class DiskQueue:
 
     def _abandon_read_file(self, missing: bool) -> None:
         """Goes on in the next file; the rest of this one stays in `.bad`."""
+        self._log.damages += 1
         number = self._read_file
         self._close_reader()
         self._unsynced_files.discard(number)

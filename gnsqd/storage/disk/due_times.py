@@ -147,6 +147,7 @@ class DueTimes:
         except StorageError as error:
             self._log.error("DISKQUEUE(%s) deferred messages may come early or be missing - %s", self._queue, error)
             self._log.warn("DISKQUEUE(%s) saving bad file as %s.bad", self._queue, self._path)
+            self._log.damages += 1
             with suppress(OSError):
                 os.rename(self._path, f"{self._path}.bad")
             self.size = 0

@@ -131,6 +131,7 @@ def open_queue(files: QueueFiles, log: Logger) -> Opening:
         log.error("DISKQUEUE(%s) failed to retrieveMetaData - %s", files.name, text)
         if isinstance(error, OSError) and error.errno in SHORTAGES:
             raise StorageError(text) from error
+        log.damages += 1
         return _recover(files, log)
     begin = meta.read_pos
     if begin and meta.read_position < meta.write_position:

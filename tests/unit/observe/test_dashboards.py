@@ -16,7 +16,7 @@ import yaml
 from gnsqd.broker.registry import Registry
 from gnsqd.log import Level, Logger
 from gnsqd.observe.memory import MemoryStats
-from gnsqd.observe.prometheus import _STORE_FIGURES, MetricsPage
+from gnsqd.observe.prometheus import _FIGURES, MetricsPage
 from gnsqd.options import OPTIONS, Options
 from kit.exposition import OPENMETRICS, families
 from pyspark_nsq.progress import Progress, QueryMetrics
@@ -87,13 +87,14 @@ def exported(registry: Registry, options: Options) -> Named:
     options.max_channel_depth = options.min_free_disk = options.max_attempts = 1
     options.metrics_clients = True
     registry.idle_actions = {"delete": 1}
-    registry.store_figures = lambda: dict.fromkeys(_STORE_FIGURES, 0.0)
+    registry.store_figures = lambda: dict.fromkeys(_FIGURES, 0.0)
     options.e2e_processing_latency_percentiles = [0.99, 0.95]
     return _labels(_page(registry, options, expiries=EXPIRIES)) | {"up": set()}
 
 
 @pytest.fixture
 def exported_by_default(registry: Registry, options: Options) -> Named:
+    registry.disk_figures = lambda: {name: 0.0 for name in _FIGURES if not name.startswith("log_store")}
     return _labels(_page(registry, options)) | {"up": set()}
 
 
@@ -187,24 +188,29 @@ def rules() -> list[Any]:
     return [rule for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for rule in group["rules"]]
 
 
-def test_alerts_watch_only_what_is_exported_without_an_option(
+def test_alerts_watch_only_what_is_exported_and_few_need_an_option(
     exported_by_default: Named, exported_by_pipelines: Named, exported: Named
 ) -> None:
-    everything = exported
-    exported = exported_by_default | exported_by_pipelines
-    of_options = ("gnsqd_log_store_", "gnsqd_certificate_")
-    exported |= {name: labels for name, labels in everything.items() if name.startswith(of_options)}
+    exported |= exported_by_pipelines
+    needing = set()
     assert len({rule["alert"] for rule in rules()}) == len(rules()) > 10
     for rule in rules():
         assert_exported(rule["expr"], exported)
         first = next(iter(named(rule["expr"])))  # of an operator's two sides, the left one gives the labels
         assert set(re.findall(r"\$labels\.(\w+)", str(rule))) <= exported[first] | OF_PROMETHEUS
+        if first not in exported_by_default | exported_by_pipelines:
+            needing.add(rule["alert"])
+    of_limits = {"NsqMessagesRejected", "NsqMessagesExpired", "NsqChannelDeadLetters", "GnsqdIdleChannels"}
+    assert needing == of_limits | {"GnsqdLogStoreLags", "GnsqdLogStoreGone", "GnsqdCertificateExpires"}
 
 
-def test_documentation_lists_the_alerts_of_channels_in_their_order() -> None:
+def test_documentation_lists_the_alerts_in_their_order() -> None:
+    text = DOCUMENT.read_text("utf-8")
     of_channels = [(rule["alert"], rule["for"]) for rule in rules() if rule["alert"].startswith("NsqChannel")]
-    documented = re.findall(r"^\| `(\w+)` \| .* \| (\d+) (h|m)(?:in)? \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+)` \| .* \| (\d+) (h|m)(?:in)? \|$", text, re.MULTILINE)
     assert of_channels == [(alert, number + unit) for alert, number, unit in documented]
+    others = [rule["alert"] for rule in rules() if not rule["alert"].startswith(("NsqChannel", "GnsqPipeline"))]
+    assert others == re.findall(r"^\| `((?:Gnsqd|Nsq)[A-Z]\w+)` \| [^|]* \|$", text, re.MULTILINE)
 
 
 def test_scrape_config_has_the_job_and_the_rules_that_belong_together() -> None:

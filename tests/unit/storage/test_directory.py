@@ -1,10 +1,11 @@
 """The lock. Which files go at start, and that no others do: names from NSQD-COMPAT 2.3, 4.1 and 4.2. The watch over how
-much of the disk is free."""
+much of the disk is free, and its figures."""
 
 import errno
 import io
 import os
 import re
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +13,11 @@ import pytest
 
 from gnsqd.log import Level, Logger
 from gnsqd.shared.errors import StartError
-from gnsqd.storage.directory import CHECK_EVERY, DirLock, FreeDisk, clean_up
+from gnsqd.storage.directory import CHECK_EVERY, DirLock, DiskFigures, FreeDisk, clean_up
 from gnsqd.storage.disk.opening import DataFiles
+from gnsqd.storage.syncer import Syncer
 from kit.observers import opened
+from unit.storage.greenlets import eventually
 
 LONGEST = "x" * 64
 TEMPORARY = [
@@ -214,3 +217,26 @@ def test_disk_that_cannot_be_asked_stays_as_it_was(disk: DiskOfSize, watch: Free
         watch.check()
     assert watch.low
     assert lines(log)[1:] == ["ERROR: NSQ: free disk space is unknown - statvfs .: input/output error"]
+
+
+def test_a_disk_that_does_not_answer_is_asked_once_and_has_no_size(
+    monkeypatch: pytest.MonkeyPatch, syncer: Syncer, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("gnsqd.storage.directory.DISK_SECONDS", 0.02)
+    gate, calls = threading.Event(), []
+    statvfs = os.statvfs
+
+    def hang(path: str) -> os.statvfs_result:
+        calls.append(path)
+        gate.wait(10)
+        return statvfs(path)
+
+    monkeypatch.setattr("os.statvfs", hang)
+    figures = DiskFigures(os.fspath(tmp_path), syncer)
+    assert figures() == figures() == {"sync_lag_seconds": 0.0}
+    assert calls == [os.fspath(tmp_path)]
+    gate.set()
+    expected = statvfs(tmp_path)
+    eventually(lambda: figures().get("disk_bytes") == expected.f_blocks * expected.f_frsize)
+    assert figures().keys() == {"sync_lag_seconds", "disk_bytes", "free_disk_bytes"}
+    assert DiskFigures(os.fspath(tmp_path / "missing"), syncer)() == {"sync_lag_seconds": 0.0}

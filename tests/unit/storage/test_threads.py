@@ -44,10 +44,13 @@ def test_greenlets_go_on_and_at_most_that_many_calls_are_under_way(threads: Sync
     assert calls[1].get(timeout=PATIENCE)
     eventually(lambda: len(begun) == THREADS + 1)
     assert not calls[0].ready()
+    first = threads.lag
+    eventually(lambda: threads.lag > first > 0)
     for gate in gates:
         gate.set()
     assert all(call.get(timeout=PATIENCE) for call in calls)
     assert len(set(begun)) == THREADS
+    assert threads.lag == 0
 
 
 def test_whoever_waits_may_be_killed(threads: Syncer) -> None:
