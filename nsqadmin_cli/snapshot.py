@@ -225,6 +225,7 @@ class ClusterSnapshot:
     known: InitVar[Mapping[Address, NodeStats] | None] = None
     clock: float = field(default_factory=time.time)
     moment: float = field(default_factory=time.monotonic)
+    trouble: Mapping["Key", str] | None = None  # the last of an examination has codes of findings, as `troubled`
 
     def __post_init__(self, before: "ClusterSnapshot | None", known: Mapping[Address, NodeStats] | None) -> None:
         self.latest: dict[Address, NodeStats]  # also of nodes that failed now

@@ -66,6 +66,7 @@ class ChannelCounts(Counts):
     place: Value = column("topic", key="topic", keep=ALWAYS, tone=Tone.STRONG)
     egress_rate: Value = column("finished/s", "fin/s", form=Form.RATE, keep=8)
     paused: Value = column("paused", form=Form.FLAG, keep=6, tone=Tone.NOTE)
+    trouble: Value = column("trouble", keep=ALWAYS, tone=Tone.BAD)
 
 
 @dataclass(eq=False, repr=False)
@@ -150,28 +151,18 @@ def topic_table(snapshot: ClusterSnapshot, *, watched: bool = False) -> Table:
 def channel_table(
     snapshot: ClusterSnapshot, *, watched: bool = False, with_topic: bool = True, only: Collection[Key] | None = None
 ) -> Table:
-    """Returns one row for each channel, or only for these, summed over nodes."""
-    rows, flows = [], snapshot.flows or {}
+    """Returns one row for each channel, or only for these, summed over nodes, also of topics."""
+    rows, flows, trouble = [], snapshot.flows or {}, snapshot.trouble or {}
     for topic in snapshot.totals.topics:
-        for channel in topic.channels:
-            key = topic.topic_name, channel.channel_name
-            if only is None or key in only:
-                more = {"place": key[0], "paused": channel.paused}
-                rows.append(counts(ChannelCounts, channel, key[1], flows.get(key), **more))
+        queues: list[TopicStats | ChannelStats] = [topic, *topic.channels]
+        for row in queues:
+            key = topic.topic_name, row.channel_name if isinstance(row, ChannelStats) else ""
+            if key[1] if only is None else key in only:
+                more = {"place": key[0], "paused": row.paused, "trouble": trouble.get(key)}
+                rows.append(counts(ChannelCounts, row, key[1], flows.get(key), **more))
     without = [*(() if with_topic else ("place",)), *(() if watched else RATES)]
+    without += ["trouble"] if snapshot.trouble is None else []
     return table_of(ChannelCounts, rows, without=without, empty="No channels.")
-
-
-def troubled(snapshot: ClusterSnapshot) -> set[Key]:
-    """Returns channels that are paused, have messages on disk, or on a node without a consumer, time out or grow."""
-    keys = set()
-    for key, places in snapshot.channel_shares.items():
-        flow, shares = (snapshot.flows or {}).get(key, Flow()), places.values()
-        growing = flow.is_growing and any(share.depth for share in shares)
-        idle = any(share.depth and not share.client_count for share in shares)
-        if growing or idle or flow.timeouts or any(share.paused or share.backend_depth for share in shares):
-            keys.add(key)
-    return keys
 
 
 def make_compact(table: Table) -> None:

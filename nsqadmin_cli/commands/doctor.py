@@ -11,7 +11,7 @@ from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import by_node
 from nsqadmin_cli.command_base import command, duration, flag, option
 from nsqadmin_cli.context import ClusterSettings, CommandLines
-from nsqadmin_cli.diagnosis.examination import DEEP, Examination, Finding, Severity
+from nsqadmin_cli.diagnosis.examination import DEEP, Examination, Finding, Severity, some_of, troubled
 from nsqadmin_cli.diagnosis.nodes import examine_directory, examine_nodes
 from nsqadmin_cli.diagnosis.queues import examine_queues
 from nsqadmin_cli.errors import ExitCode
@@ -23,6 +23,7 @@ from nsqadmin_cli.units import grouped, plural
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.STRONG_NOTE, Severity.NOTE: Tone.FAINT}
 _MARGIN = 10  # columns; the longest severity and two blanks
 _OF_A_KIND = 5  # findings that are shown without --all
+BRIEFLY = 1.0  # seconds between the two snapshots of status, and of stats --trouble
 _WORST = 3  # findings, and deepest channels, that status shows
 
 
@@ -160,25 +161,34 @@ def _summary(examination: Examination, findings: list[Finding]) -> Iterator[Bloc
         nodes_up how many answer
         """,
         described("totals", "the sums over all nodes", Totals),
+        """
+        trouble  list of topics and channels that findings other than notes are
+                 about: topic, channel (empty: the topic itself), code
+        """,
         described("findings", "list, the worst first, as of doctor", Finding),
     ),
 )
 def status(settings: ClusterSettings) -> Shown:
     """The three channels with the most queued messages, and the three worst findings of doctor, which are more reliable
-    when it watches for longer. The exit code is 1 if no node answers.
+    when it watches for longer. In trouble are the topics and channels that findings other than notes are about: the
+    rows of stats --trouble. The exit code is 1 if no node answers.
 
     gnsqadmin without a command shows the same on a terminal.
     """
-    examination = Examination(settings.cluster(), CommandLines(settings), interval=1.0, wait=measure_rates)
+    examination = Examination(settings.cluster(), CommandLines(settings), interval=BRIEFLY, wait=measure_rates)
     findings = findings_of(examination)
+    trouble = troubled(findings)
     after, totals, flow = examination.after, examination.after.totals, through(examination.after.flows or {})
     there, known = len(after.nodes), len(after.answers)
     document = {"nodes": known, "nodes_up": there, "totals": totals, "findings": findings}
+    document["trouble"] = [{"topic": key[0], "channel": key[1], "code": code} for key, code in trouble.items()]
     rates = f"{units.rate(flow.ingress)}/s published, {units.rate(flow.egress)}/s finished"
+    tone = Tone.BAD if trouble else Tone.GOOD
     facts: dict[str, Cell | str] = {
         "nodes": Cell(f"{there:,} of {known:,} answer", Tone.GOOD if there == known else Tone.BAD),
         "queues": _queues(totals),
         "messages": f"{totals.depth:,} queued, {totals.in_flight_count:,} in flight, {rates}",
+        "trouble": Cell(some_of(["/".join(key).rstrip("/") for key in trouble]) or "none", tone),
     }
     table = stat_tables.channel_table(after, watched=True)
     stat_tables.make_compact(table)

@@ -1,5 +1,7 @@
 """`gnsqadmin stats`, `tree` and `counter`: statistics of topics, channels, clients and nodes."""
 
+import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +13,12 @@ from nsqadmin_cli.api import ChannelStats, ClientCounts, TopicStats
 from nsqadmin_cli.change import Shown
 from nsqadmin_cli.cluster import Cluster
 from nsqadmin_cli.command_base import Watch, command, flag, option
+from nsqadmin_cli.commands.doctor import BRIEFLY, findings_of
+from nsqadmin_cli.context import ClusterContext, ClusterSettings, CommandLines
+from nsqadmin_cli.diagnosis.examination import Examination, troubled
 from nsqadmin_cli.errors import ExitCode
 from nsqadmin_cli.http_client import Address
-from nsqadmin_cli.output import Output, report
+from nsqadmin_cli.output import Output, measure_rates, report
 from nsqadmin_cli.snapshot import ClusterSnapshot, Totals, client_document, require, snapshots, take_snapshot, through
 from nsqadmin_cli.table import ALWAYS, Block, Cell, Form, Line, Table, Tone, column, described, table_of
 from nsqadmin_cli.units import one_or_number, printable
@@ -70,8 +75,8 @@ def stats(
         "Sort by this column, the largest value first. Without --by, rows are channels.", metavar="NAME"
     ),
     trouble: bool = flag(
-        "Only channels that are paused, or have messages on disk, or queued messages on a node without a consumer; "
-        "with --watch, also channels that grow or have time-outs."
+        "Only topics and channels that findings of doctor other than notes are about, with the code of the worst one. "
+        "doctor watches them for a second, or for the time of --watch."
     ),
 ) -> int:
     """The depth of a topic counts messages not yet passed to its channels. The depth of a channel counts queued
@@ -81,9 +86,9 @@ def stats(
 
     --columns, --sort and --trouble are for tables and CSV; --json has everything.
 
-    With --watch, in/s is the rate of published messages, and finished/s the rate of messages finished by a channel's
-    clients. In tables with topics, out/s is the same for channels, and for topics the rate of messages passed to all
-    channels.
+    With --watch or --trouble, in/s is the rate of published messages, and finished/s the rate of messages finished by a
+    channel's clients. In tables with topics, out/s is the same for channels, and for topics the rate of messages passed
+    to all channels.
 
     On a narrow terminal, headings are abbreviated as in nsq_stat, and numbers are rounded down (12.3k).
 
@@ -104,8 +109,7 @@ def stats(
             case "topic":
                 table = stat_tables.topic_table(snapshot, watched=watched)
             case "channel":
-                only = stat_tables.troubled(snapshot) if trouble else None
-                table = stat_tables.channel_table(snapshot, watched=watched, only=only)
+                table = stat_tables.channel_table(snapshot, watched=watched or trouble, only=snapshot.trouble)
             case "client":
                 table = stat_tables.client_table(snapshot)
             case _:
@@ -129,18 +133,36 @@ def stats(
         if not rows.rows and not snapshot.totals.topics:
             rows.empty = "No topics."
         elif not rows.rows and trouble:
-            rows.empty = "No channel is in trouble."
+            rows.empty = "No topic or channel is in trouble."
         if watched and by in ("topic", "channel") and len(rows.rows) == 1:
             return [rows]
         head = [Line(), Line.of(units.clock(snapshot.clock))] if watched else []
         return [*head, *([stat_tables.node_grid(snapshot.answers)] if by == "tree" else []), rows]
 
     code = ExitCode.OK
-    for number, snapshot in enumerate(snapshots(cluster, *watch, topic, channel, clients=by == "client")):
+    looks = _examined(cluster, *watch, topic, channel) if trouble else None
+    for number, snapshot in enumerate(looks or snapshots(cluster, *watch, topic, channel, clients=by == "client")):
         rows = partial(table, snapshot, "channel" if by == "tree" else by)
         output.show(snapshot.document, partial(blocks, snapshot), rows, number=number if watched else None)
         code = report(snapshot.errors)
     return code
+
+
+def _examined(
+    cluster: Cluster, seconds: float | None, count: int | None, topic: str, channel: str
+) -> Iterator[ClusterSnapshot]:
+    """Yields snapshots as `snapshots`, each with what `status` would report as in trouble."""
+    commands = CommandLines(ClusterSettings(ClusterContext()))  # remedies are not shown
+    interval, wait = (BRIEFLY, measure_rates) if seconds is None else (seconds, time.sleep)
+    for _ in itertools.count() if seconds and not count else range(count or 1):
+        examination = Examination(cluster, commands, topic=topic, channel=channel, interval=interval, wait=wait)
+        snapshot = examination.after
+        if examination.discovery and not snapshot.answers:
+            raise examination.discovery[0]
+        require(cluster, snapshot, topic, channel)
+        snapshot.lookupd_errors += cluster.lookupd_errors
+        snapshot.trouble = troubled(findings_of(examination))
+        yield snapshot
 
 
 @command(

@@ -5,7 +5,7 @@ some seconds apart, and other answers of nodes and nsqlookupds.
 import enum
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +15,7 @@ from nsqadmin_cli.cluster import Cluster, ask_all, errors_of, values_of
 from nsqadmin_cli.context import CommandLines
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.node_options import options_of
-from nsqadmin_cli.snapshot import ClusterSnapshot, by_key
+from nsqadmin_cli.snapshot import ClusterSnapshot, Key, by_key
 from nsqadmin_cli.table import column, json_only
 
 # Options that usually have the same value on all nodes of a cluster.
@@ -53,6 +53,18 @@ class Finding:
     topic: str = column("topic", null=True, default="")
     channel: str = column("channel", null=True, default="")
     node: str = column("node", null=True, help="null if not about one", default="")
+    channels: tuple[Key, ...] = json_only("topic and channel of each, if about several", default=())
+
+
+def troubled(findings: Iterable[Finding]) -> dict[Key, str]:
+    """Returns the topics, with "" as channel, and channels that are in trouble: which findings other than notes are
+    about. Each has the code of the first of these, the worst."""
+    codes: dict[Key, str] = {}
+    for finding in findings:
+        if finding.severity is not Severity.NOTE and (finding.topic or finding.channels):
+            for key in finding.channels or [(finding.topic, finding.channel)]:
+                codes.setdefault(key, finding.code)
+    return codes
 
 
 def some_of(names: Sequence[object]) -> str:

@@ -5,6 +5,7 @@ reported as slow. A node that consumers cannot find is not also reported as one 
 snapshots, and the texts mention that.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,8 @@ from nsqadmin_cli.units import one_or_number, plural
 CRITICAL, WARNING, NOTE = Severity
 _SETTLED = 60.0  # seconds that a consumer is connected until it should have finished something
 _SLOW = 3600.0  # seconds to empty a deep queue that are too many
+_OLD = 900.0  # seconds that a message is queued that are too many, as in the alert rules
+_BURST = 10.0  # seconds of what arrives that consumers may be behind by
 _STORM = 1.0  # requeues or time-outs a second that are worth a word
 _MANY = 100  # of them since the start
 _START = Remedy(advice.START_CONSUMERS)
@@ -61,7 +64,8 @@ def examine_queues(examination: Examination) -> Iterator[Finding]:
         find = Remedy(f"Consumers find nodes through nsqlookupd. {registered}", examination.commands.on_all("nodes"))
         connect = Remedy("Check that consumers can connect to its broadcast-address.")
         evidence, severity = ("the consumers are at other nodes",), _by_depth(examination, depth)
-        yield Finding(severity, "unserved-node", text, evidence, (find, connect), *only, str(address))
+        keys = tuple(check.key for check in checks)
+        yield Finding(severity, "unserved-node", text, evidence, (find, connect), *only, str(address), keys)
 
 
 def _topic(examination: Examination, topic: TopicStats) -> Iterator[Finding]:
@@ -303,16 +307,16 @@ class ChannelCheck:
         return self._finding(severity, "stuck", summary, evidence, slow, self._show("See them:"))
 
     def _slow(self) -> Finding | None:
-        channel, flow = self.channel, self.flow
-        if channel.depth < self.examination.deep:
-            return None
-        seconds = flow.drain_seconds(channel.depth)
-        if flow.is_growing:
+        channel, flow, age = self.channel, self.flow, self.channel.oldest_message_age_seconds or 0.0
+        is_deep, seconds = channel.depth >= self.examination.deep, flow.drain_seconds(channel.depth)
+        if flow.is_growing and (is_deep or self._is_more_than_a_burst()):
             code, how = "growing", "more messages arrive than are finished"
-        elif seconds is None:
+        elif is_deep and seconds is None:
             code, how = "slow", "the depth does not decrease"
-        elif seconds > _SLOW:
+        elif is_deep and seconds is not None and seconds > _SLOW:
             code, how = "slow", f"it needs {units.duration(seconds)} to become empty"
+        elif age > _OLD:
+            code, how = "slow", f"the oldest of them is {units.duration(age)} old"
         else:
             return None
         ready = sum(consumer.now.ready_count for consumer in self.consumers)
@@ -321,6 +325,12 @@ class ChannelCheck:
         remedy = Remedy(add, self.examination.commands.on_all("top --sort drain"))
         summary = f"{plural(channel.depth, 'message')} queued, and {how}"
         return self._finding(WARNING, code, summary, [self._depth(), self._rates(), consumers], remedy)
+
+    def _is_more_than_a_burst(self) -> bool:
+        """True if more is queued than arrives in ten seconds, and it grew by more than chance explains: the depth of a
+        queue that does not grow varies by the square root of the messages that came and went."""
+        arrived, left = (rate * self.examination.seconds for rate in self.flow[:2])
+        return self.channel.depth > _BURST * self.flow.ingress and arrived - left > 3 * math.sqrt(arrived + left)
 
     def _comes_back(self, code: str) -> Finding | None:
         """Finds messages that are delivered repeatedly: now, or a large part of all so far."""

@@ -125,7 +125,7 @@ def test_events_of_a_running_node_appear_on_a_terminal(nsqd: Instance) -> None:
 
 
 def test_stats_have_the_columns_order_and_channels_that_are_asked_for(nsqd_factory: DaemonFactory) -> None:
-    """Shows channels of which one is paused, one has no consumer and one is well."""
+    """Shows channels of which one is paused, one has no consumer, and one has one at RDY 0."""
     nodes = [nsqd_factory(), nsqd_factory()]
     fill(nodes[0], "orders", "billing", "archive", "well", count=3)
     create(nodes[1], "orders", "well")
@@ -149,6 +149,6 @@ def test_stats_have_the_columns_order_and_channels_that_are_asked_for(nsqd_facto
         assert ok("stats", "--columns=all", *several).count("topic / channel") == 1  # the tree
         first = rows("stats", "--by=channel", "--columns=depth,channel", *several)[0]
         assert [*first.items()] == [("depth", "0"), ("channel", "archive")]
-        troubled = rows("stats", "--trouble", "--columns=channel", *several)
-        assert [row["channel"] for row in troubled] == ["archive", "billing"]
-        assert words("stats", "--trouble", several[1]) == [["No", "channel", "is", "in", "trouble."]]
+        troubled = rows("stats", "--trouble", "--columns=channel,trouble", *several)
+        assert [[*row.values()] for row in troubled] == [["billing", "no-consumers"], ["well", "rdy-zero"]]
+        assert ok("stats", "--trouble", several[1]) == "No topic or channel is in trouble.\n"

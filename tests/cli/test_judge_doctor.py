@@ -65,19 +65,20 @@ def test_alone_on_a_terminal_it_shows_nodes_deepest_channels_and_worst_findings(
         code, out, _ = on_terminal(100, **variables)
     shown = plain(out)[plain(out).index("nodes ") :].splitlines()
     assert code == 0
-    assert shown[:4] == [
+    assert shown[:5] == [
         "nodes      1 of 1 answer",
         "queues     1 topic, 5 channels, 1 consumer",
         "messages   30 queued, 0 in flight, 0/s published, 0/s finished",
+        "trouble    t/c6, t/c7, t/c8 and 1 more",
         "",
     ]
-    assert [line.split()[:5] for line in shown[6:9]] == [
+    assert [line.split()[:5] for line in shown[7:10]] == [
         [f"c{depth}", "t", "0", "0", f"{depth}"] for depth in (9, 8, 7)
     ]
     warnings = [f"WARNING   channel t/c{depth}: {depth} messages and no consumer" for depth in (6, 7, 8)]
     assert [line for line in shown if line.startswith("WARNING")] == warnings
     assert shown[-2].startswith("→ gnsqadmin doctor shows 1 more finding and remedies, ")
-    assert len(shown) < 16
+    assert len(shown) < 17
 
 
 def test_alone_elsewhere_it_is_the_help() -> None:

@@ -3,16 +3,18 @@
 import re
 import shlex
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event
 from typing import Any
 
 import pytest
 
 from cli.fake_nsqd import StatsNsqd, channel, client, node, topic
 from cli.findings import Finding, brief, commands, examined, only
-from cli.gnsqadmin import gnsqadmin
+from cli.gnsqadmin import document, gnsqadmin, rows
 from cli.nodes import Registered, address, at, fill, publish
 from kit.nsq_client import NSQClient
-from kit.traffic import DaemonFactory, create, post, wait_for
+from kit.traffic import DaemonFactory, create, finish, post, wait_for
 
 
 def consumer(name: str = "x", **counts: Any) -> dict[str, Any]:
@@ -27,6 +29,16 @@ def looks(*clients: dict[str, Any], **counts: Any) -> list[dict[str, Any]]:
 
     channels = [channel("c", *(seen(look, one) for one in clients), **seen(look, counts)) for look in (0, 1)]
     return [node(topic("t", one)) for one in channels]
+
+
+def in_trouble(*flags: str) -> dict[str, str]:
+    """Returns the codes of topics and channels in trouble, of which `status` and `stats --trouble` name the same."""
+    with ThreadPoolExecutor() as pool:
+        stats = pool.submit(rows, "stats", "--trouble", "--columns=topic,channel,trouble", *flags)
+        answer = document("status", *flags)
+    found = {tuple(row.values()) for row in stats.result()}
+    assert found == {tuple(each.values()) for each in answer["trouble"]}
+    return {f"{topic}/{channel}".rstrip("/"): code for topic, channel, code in found}
 
 
 def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str]]:
@@ -68,6 +80,18 @@ def scenes() -> dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]], str
             looks(consumer(finish_count=(0, 1)), depth=growth, message_count=(10_000, 11_500)),
             [("warning", "growing")],
             "6,000 messages",
+        ),
+        "growing, though few are queued": (
+            looks(consumer(finish_count=(0, 1)), depth=(900, 920), message_count=(1000, 1021)),
+            [("warning", "growing")],
+            "920 messages",
+        ),
+        "a burst": (looks(consumer(finish_count=(0, 50)), depth=(20, 90), message_count=(500, 620)), [], ""),
+        "chance": (looks(consumer(finish_count=(0, 2)), depth=(900, 903), message_count=(1000, 1005)), [], ""),
+        "old": (
+            looks(consumer(finish_count=(0, 2)), depth=9, message_count=(1000, 1002), oldest_message_age_seconds=901),
+            [("warning", "slow")],
+            "channel t/c: 9 messages queued, and the oldest of them is 15m 1s old",
         ),
         "slow": (
             looks(consumer(finish_count=(0, 1)), depth=(90_000, 89_999), message_count=90_000),
@@ -127,6 +151,8 @@ def test_a_node_whose_channels_have_consumers_only_elsewhere_is_one_finding() ->
         [finding] = examined(one.flag, two.flag)
         assert (finding["code"], finding["node"], finding["topic"]) == ("unserved-node", two.address, None)
         assert finding["summary"] == f"6 messages of t/a, t/b at {two.address}, without a consumer there"
+        assert finding["channels"] == [["t", "a"], ["t", "b"]]
+        assert in_trouble(one.flag, two.flag) == dict.fromkeys(["t/a", "t/b"], "unserved-node")
 
 
 # Running nodes
@@ -247,3 +273,50 @@ def test_a_node_that_consumers_do_not_reach_is_found(cluster: Registered) -> Non
     assert (hidden["topic"], hidden["node"]) == ("t", address(forgotten))
     assert commands(hidden)[0].endswith(at(forgotten)[0])
     assert only(findings, "ghost-topic")["topic"] == "ghost"
+
+
+def test_status_and_stats_name_the_same_queues_in_each_kind_of_trouble(gnsqd_factory: DaemonFactory) -> None:
+    gnsqd = gnsqd_factory("--msg-timeout=200ms")
+    counts = {"well": 1, "left": 1, "held": 1, "zero": 1, "growing": 3000, "failing": 1, "late": 9, "stuck": 1010}
+    for name, count in counts.items():
+        fill(gnsqd, name, "c", count=count)
+    post(gnsqd, "/channel/pause?topic=held&channel=c")
+    create(gnsqd, "quiet", "c")
+    for name in ("channel", "topic"):
+        post(gnsqd, f"/{name}/pause?topic=quiet&channel=c")  # the topic gets messages, the channel none
+    for name in ("unread", "quiet", "t.c.dead"):
+        publish(gnsqd, name, 2)
+    ended = Event()
+    with ExitStack() as clients:
+        consumers = {}
+        for name, rdy in {"well": 1, "zero": 0, "growing": 1, "failing": 1, "late": 9, "stuck": 4}.items():
+            consumers[name] = clients.enter_context(NSQClient(gnsqd.tcp_address))
+            consumers[name].identify(**({} if name == "late" else {"msg_timeout": 60_000}))
+            consumers[name].subscribe(name, "c", rdy=rdy)
+        finish(consumers["well"], 1)
+
+        def work() -> None:
+            """Publishes 50 times as many messages as are finished, and requeues one again and again."""
+            while not ended.is_set():
+                publish(gnsqd, "growing", 50)
+                finish(consumers["growing"], 1)
+                consumers["failing"].command(b"REQ %b 0" % consumers["failing"].message().id)
+
+        pool = clients.enter_context(ThreadPoolExecutor())
+        clients.callback(ended.set)
+        working = pool.submit(work)
+        found = in_trouble(*at(gnsqd))
+        ended.set()
+        working.result()
+    assert found == {
+        "left/c": "no-consumers",
+        "held/c": "paused-channel",
+        "zero/c": "rdy-zero",
+        "growing/c": "growing",
+        "failing/c": "requeue-storm",
+        "late/c": "timeouts",
+        "stuck/c": "stuck",
+        "unread": "no-channel",
+        "quiet": "paused-topic",
+        "t.c.dead": "dead-letters",
+    }
