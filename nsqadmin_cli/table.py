@@ -41,7 +41,7 @@ class Form(enum.Enum):
     DURATION = enum.auto()  # float, seconds
     LATENCY = enum.auto()  # float, seconds, usually short ones
     TIME = enum.auto()  # float, unix seconds
-    RANK = enum.auto()  # IntEnum, shown as text; the largest is the first
+    RANK = enum.auto()  # an int that is shown as text; the largest is the first
 
 
 class Cell(NamedTuple):

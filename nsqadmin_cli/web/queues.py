@@ -1,27 +1,27 @@
 """The overview, and the pages of topics and channels. Each view is called in a thread and returns a template with its
 values."""
 
-import enum
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from gnsqd.broker.dead_letter_format import dead_letter_topic, is_dead_letter_topic
 from nsqadmin_cli import stat_tables, units
 from nsqadmin_cli.api import ChannelStats, TopicStats
+from nsqadmin_cli.diagnosis.examination import troubled
 from nsqadmin_cli.errors import AdminError
 from nsqadmin_cli.output import not_found
-from nsqadmin_cli.snapshot import ClusterSnapshot, Flow, Key, backlog, oldest_age, through
+from nsqadmin_cli.snapshot import ClusterSnapshot, Key, backlog, oldest_age, through
 from nsqadmin_cli.stat_tables import Value, count
 from nsqadmin_cli.table import Cell, Form, Grid, Table, Tone, column, table_of
 from nsqadmin_cli.units import printable, suggestion
 from nsqadmin_cli.web.history import add_sparklines, charts_of
 from nsqadmin_cli.web.http import PageRequest
+from nsqadmin_cli.web.monitor import Diagnosis
 from nsqadmin_cli.web.present import AT_LEAST, LAST_KNOWN, RANGES, HTMLTable, View, common, facts, html_table, link_of
 from nsqadmin_cli.web.site import Page, PageSite
 
 _CHANNELS = 20  # whose names contain a text, on the overview
-_BACKLOG = 10.0  # seconds of what arrives that are queued where a queue grows, so that no burst counts
 
 
 @dataclass(eq=False, repr=False)
@@ -43,52 +43,32 @@ class TopicRow:
     trouble: Value = column("trouble", form=Form.RANK, keep=9)
 
 
-class Trouble(enum.IntEnum):
-    """The trouble of a topic or its channels, the worst last."""
+class Trouble(int):
+    """The place of a kind of findings, shown as its code in words; the worst is 0, and the others are below."""
 
-    PAUSED = 1
-    DEAD_LETTERS = 2
-    NO_CHANNEL = 3  # but messages
-    GROWING = 4
-    REQUEUE_STORM = 5  # more is requeued than finished
-    NO_CONSUMER = 6  # but messages
-    LOW_ON_DISK = 7  # a node, where it has messages on disk
+    code = ""
 
     def __str__(self) -> str:
-        return self.name.lower().replace("_", " ")
+        return self.code.replace("-", " ")
 
 
-def _troubles(snapshot: ClusterSnapshot, topic: TopicStats) -> Iterator[Trouble]:
-    name, channels, rows = topic.topic_name, topic.channels, _queues(topic)
-    for address, share in snapshot.topic_shares[name].items():
-        process = snapshot.nodes[address].process
-        if process is not None and process.is_low_on_disk and any(row.backend_depth for row in _queues(share)):
-            yield Trouble.LOW_ON_DISK
-    if is_dead_letter_topic(name) and not any(channel.client_count for channel in channels):
-        if any(map(backlog, rows)):
-            yield Trouble.DEAD_LETTERS
-        return  # nobody needs to consume them
-    if any(backlog(channel) and not channel.client_count for channel in channels):
-        yield Trouble.NO_CONSUMER
-    for row in rows:
-        key = name, row.channel_name if isinstance(row, ChannelStats) else ""
-        flow = (snapshot.flows or {}).get(key, Flow())
-        if flow.requeues >= 1.0 and flow.requeues > flow.egress:
-            yield Trouble.REQUEUE_STORM
-        if flow.is_growing and row.depth > _BACKLOG * flow.ingress:
-            yield Trouble.GROWING
-    if topic.depth and not channels:
-        yield Trouble.NO_CHANNEL
-    if any(row.paused for row in rows):
-        yield Trouble.PAUSED
+def _troubles(diagnosis: Diagnosis | None) -> dict[str, Trouble]:
+    """Returns the trouble of each topic, the worst of it and its channels."""
+    codes = troubled(diagnosis.findings) if diagnosis else {}
+    places = {code: -place for place, code in enumerate(dict.fromkeys(codes.values()))}
+    troubles: dict[str, Trouble] = {}
+    for (topic, _), code in codes.items():
+        trouble = troubles.setdefault(topic, Trouble(places[code]))
+        trouble.code = trouble.code or code
+    return troubles
 
 
 def _queues(topic: TopicStats) -> list[TopicStats | ChannelStats]:
     return [topic, *topic.channels]
 
 
-def _topic_row(snapshot: ClusterSnapshot, topic: TopicStats) -> TopicRow:
-    flow, trouble = snapshot.topic_flows.get(topic.topic_name), max(_troubles(snapshot, topic), default=None)
+def _topic_row(snapshot: ClusterSnapshot, topic: TopicStats, trouble: Trouble | None) -> TopicRow:
+    flow = snapshot.topic_flows.get(topic.topic_name)
 
     def total(name: str) -> int | None:  # without channels, there is none
         return sum(getattr(channel, name) for channel in topic.channels) if topic.channels else None
@@ -106,7 +86,7 @@ def _topic_row(snapshot: ClusterSnapshot, topic: TopicStats) -> TopicRow:
         topic.message_count,
         len(topic.channels),
         total("client_count"),
-        trouble and Cell(trouble, Tone.BAD if trouble > Trouble.DEAD_LETTERS else Tone.NOTE),
+        None if trouble is None else Cell(trouble, Tone.BAD),
     )
 
 
@@ -117,13 +97,17 @@ def overview(site: PageSite, request: PageRequest) -> Page:
     known = {
         stats.topic_name: (look, stats) for look in (snapshot.last_known, snapshot) for stats in look.totals.topics
     }
-    rows = [_topic_row(look, stats) for _, (look, stats) in sorted(known.items()) if _matches(stats, view.find)]
+    diagnosis = site.monitor.diagnosis.latest()
+    troubles = _troubles(diagnosis)
+    found = [(look, stats) for _, (look, stats) in sorted(known.items()) if _matches(stats, view.find)]
+    rows = [_topic_row(look, stats, troubles.get(stats.topic_name)) for look, stats in found]
     # Of one trouble, the fullest first; by the order of magnitude, so that rows do not change places all the time.
-    troubled = [row for row in rows if row.trouble]
-    troubled.sort(key=lambda row: -len(str(row.total_depth)))
-    chosen = troubled if view.trouble else troubled + [row for row in rows if not row.trouble]
+    in_trouble = [row for row in rows if row.trouble is not None]
+    in_trouble.sort(key=lambda row: -len(str(row.total_depth)))
+    chosen = in_trouble if view.trouble else in_trouble + [row for row in rows if row.trouble is None]
+    no_trouble = "No topic is in trouble." if diagnosis else "Doctor examines the nodes."
     nothing = "No topic matches." if view.find else "No topics yet: publishing creates one."
-    table = table_of(TopicRow, chosen, empty="No topic is in trouble." if view.trouble else nothing)
+    table = table_of(TopicRow, chosen, empty=no_trouble if view.trouble else nothing)
     made = html_table("Topics", table, view=view)
     return Page(
         "overview.html",
@@ -137,8 +121,8 @@ def overview(site: PageSite, request: PageRequest) -> Page:
         view=view,
         sort=request.query.get("sort", ""),
         found=len(rows),
-        in_trouble=len(troubled),
-        diagnosis=site.monitor.diagnosis.latest(),
+        in_trouble=len(in_trouble) if diagnosis else None,
+        diagnosis=diagnosis,
     )
 
 

@@ -36,7 +36,7 @@ def test_every_view_of_a_node(gnsqd: Instance) -> None:
     node = address(gnsqd)
     app = App([node])
     for target, pattern in (
-        ("/", r"orders – – 1 0 1 \d+s 0 0 1 1 0 no consumer"),
+        ("/", r"orders – – 1 0 1 \d+s 0 0 1 1 0 "),
         ("/topics/orders", "mail – – 1 "),
         ("/topics/orders/mail", "depth 1"),
         ("/nodes", f"{node} healthy gnsqd"),
@@ -44,7 +44,7 @@ def test_every_view_of_a_node(gnsqd: Instance) -> None:
         (f"/nodes/{node}", r"in/s \S+ finished/s \S+ CPU \S+ memory \d+ MB free disk \S+ .B"),
         ("/lookup", "No nsqlookupd"),
         ("/doctor", "channel orders/mail: 1 message and no consumer"),
-        ("/", "channel orders/mail: 1 message and no consumer"),
+        ("/", r"channel orders/mail: 1 message and no consumer.* 1 1 0 no consumers"),
         ("/peek?topic=orders&channel=mail", '{ "a": "<b>" }.*Nothing is consumed'),
         ("/peek?topic=orders&channel=mail&view=raw", '{"a": "<b>"}'),
         ("/peek?topic=orders&channel=mail&view=hex", "7b 22 61 22"),
@@ -114,7 +114,7 @@ def test_what_there_is_not_is_a_dash_and_no_zero() -> None:
     latency = {"count": 0, "percentiles": [{"quantile": 0.99, "value": 0}]}
     alone = topic("t", depth=3, e2e_processing_latency=latency)
     app = App([FakeServer({"/stats": [node(alone), node(topic("t", channel("c")))]}).address, DOWN])
-    assert "t – – 3 3 – – – – 0 0 – no channel" in app.page("/")
+    assert "t – – 3 3 – – – – 0 0 – " in app.page("/")
     assert "channel depth – " in app.page("/topics/t")
     assert "latency – (no message was finished yet)" in app.page("/topics/t")
     row = app.page("/nodes").rpartition(f"{DOWN} failed: connection refused ")[2].partition(" As of")[0]
@@ -168,26 +168,28 @@ def test_nodes_and_their_total_are_of_one_snapshot_also_when_the_details_are_old
 Trouble = tuple[str, dict[str, Any], dict[str, Any]]
 # In the order of the page: the word, the channel in the first look, and its changes until the second.
 TROUBLES: dict[str, Trouble] = {
-    "bill.full": ("low on disk", {"backend_depth": 5, "depth": 5, "client_count": 1}, {}),
-    "bill.alone": ("no consumer", {"in_flight_count": 1}, {}),
-    "bill.failing": ("requeue storm", {"client_count": 1}, {"requeue_count": 900}),
-    "bill.slow-most": ("growing", {"client_count": 1, "depth": 90_000}, {"message_count": 1, "depth": 90_001}),
-    "bill.slow": ("growing", {"client_count": 1, "depth": 9000}, {"message_count": 1, "depth": 9001}),
+    "bill.failing": ("requeue storm", {"ready": 1}, {"requeue_count": 900}),
+    "bill.alone": ("no consumers", {"in_flight_count": 1}, {}),
     "bill.c.dead": ("dead letters", {"depth": 3}, {}),
-    "bill.held": ("paused", {"paused": True}, {}),
-    "bill.burst": ("", {"client_count": 1}, {"message_count": 100, "depth": 100}),
-    "bill.fine": ("", {"client_count": 1, "depth": 1}, {}),
+    "bill.held": ("paused channel", {"paused": True, "depth": 1}, {}),
+    "bill.slow-most": ("growing", {"ready": 1, "depth": 90_000}, {"message_count": 1, "depth": 90_001}),
+    "bill.slow": ("growing", {"ready": 1, "depth": 9000}, {"message_count": 1, "depth": 9001}),
+    "bill.burst": ("", {"ready": 1}, {"message_count": 100, "depth": 100}),
+    "bill.empty": ("", {"paused": True}, {}),
+    "bill.fine": ("", {"ready": 1, "depth": 1}, {}),
 }
 PROCESS = {"cpu_seconds": 1.0, "memory_bytes": 5_000_000, "connection_count": 7, "disk_bytes": 10**9}
 
 
 @pytest.mark.usefixtures("rates_at_once")
 def test_topics_in_trouble_come_first_with_a_word_and_alone_if_selected(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = [topic(name, channel("c", **before)) for name, (_, before, _) in TROUBLES.items()]
-    second = [topic(name, channel("c", **before | then)) for name, (_, before, then) in TROUBLES.items()]
+    def seen(ready: int = 0, **counts: Any) -> dict[str, Any]:
+        return channel("c", *[client("x", ready_count=ready)] * bool(ready), **counts)
+
+    first = [topic(name, seen(**before)) for name, (_, before, _) in TROUBLES.items()]
+    second = [topic(name, seen(**before | then)) for name, (_, before, then) in TROUBLES.items()]
     app = App([FakeServer({"/stats": [node(*look, process=PROCESS) for look in (first, second)]}).address])
-    app.page("/")
-    app.page("/")
+    app.app._site.monitor.diagnosis.value()
     monkeypatch.setattr("nsqadmin_cli.web.site.FRESH", 3600.0)
 
     def shown(target: str) -> list[tuple[str, str]]:
@@ -196,10 +198,10 @@ def test_topics_in_trouble_come_first_with_a_word_and_alone_if_selected(monkeypa
 
     words = [(name, word) for name, (word, *_) in TROUBLES.items()]
     assert shown("/") == words
-    assert shown("/?trouble=only") == words[:-2]
-    assert shown("/?sort=-trouble")[:2] == [words[-3], words[5]]
-    assert shown("/?find=bill.s&trouble=only&sort=topic") == [words[4], words[3]]
-    assert app.page("/?find=bill").index("bill.full") < app.page("/?find=bill").index("nodes 1/1")
+    assert shown("/?trouble=only") == words[:-3]
+    assert shown("/?sort=-trouble")[:3] == [words[5], words[4], words[3]]
+    assert shown("/?find=bill.s&trouble=only&sort=topic") == [words[5], words[4]]
+    assert app.page("/?find=bill").index("bill.alone") < app.page("/?find=bill").index("nodes 1/1")
     links = unescape(app.get("/?find=bill&trouble=only&sort=depth").text)
     for link in ("find=bill&sort=depth", "trouble=only&sort=depth", "find=bill&trouble=only&sort=topic"):
         assert f'href="/?{link}"' in links
