@@ -211,15 +211,15 @@ class NodeClient:
         try:
             response = self._pool(asked).urlopen(method, target, body, headers, timeout=timeout, **_AS_IT_IS)
         except _FAILURES as error:
-            raise self._failure(program, asked, error, patience) from None
+            raise self._failure(program, address, asked, error, patience) from None
         try:
-            parts = self._parts(program, asked, response, whole)
+            parts = self._parts(program, address, asked, response, whole)
             answer = read(parts) if response.status == 200 else b""
             while response.status != 200 and len(answer) <= _LARGEST_REFUSAL and (part := next(parts, b"")):
                 answer += part
         except TooLarge as error:
             response.close()
-            raise NodeError(program, asked, str(error)) from None
+            raise NodeError(program, address, str(error)) from None
         except BaseException:
             response.close()
             raise
@@ -257,14 +257,15 @@ class NodeClient:
         whole = min(self.timeout, self.quick) if address in self.slow else self.timeout
         return whole if target.startswith(_LONG) else min(self.patience, whole), whole
 
-    def _failure(self, program: str, address: Address, error: BaseException, limit: float) -> NodeError:
+    def _failure(self, program: str, address: Address, asked: Address, error: BaseException, limit: float) -> NodeError:
+        """Returns the error of the node at `address`, which was asked at another one if it requires TLS."""
         reason = _reason(error, program, limit)
         if reason == timed_out(limit):
-            self.slow.add(address)
+            self.slow.add(asked)
         return NodeError(program, address, reason)
 
     def _parts(
-        self, program: str, address: Address, response: urllib3.BaseHTTPResponse, whole: float
+        self, program: str, address: Address, asked: Address, response: urllib3.BaseHTTPResponse, whole: float
     ) -> Iterator[bytes]:
         allowance = present_allowance()
         try:
@@ -272,7 +273,7 @@ class NodeClient:
                 allowance.take(len(part))
                 yield part
         except _FAILURES as error:
-            raise self._failure(program, address, error, whole) from None
+            raise self._failure(program, address, asked, error, whole) from None
 
     def _pool(self, address: Address) -> HTTPConnectionPool:
         if (pool := self._pools.get(address)) is not None:

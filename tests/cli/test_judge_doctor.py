@@ -139,6 +139,10 @@ def test_a_certificate_that_expires_is_found(gnsqd_factory: DaemonFactory, tmp_p
     assert (finding["severity"], finding["code"], finding["node"]) == ("critical", "certificate-expiry", address(nsqd))
     assert finding["summary"] == f"a certificate of nsqd at {address(nsqd)} expired 1d 0h ago"
     assert finding["evidence"][0] == cert
+    strict = gnsqd_factory(f"--tls-cert={cert}", f"--tls-key={key}", "--https-address=127.0.0.1:0", "--tls-required")
+    unreachable = only(examined(*at(nsqd, strict)), "unreachable")
+    assert (unreachable["severity"], unreachable["node"]) == ("critical", address(strict))
+    assert unreachable["evidence"][0].startswith("its certificate is not trusted: ")
     process = {"cpu_seconds": 1.0, "memory_bytes": 1, "connection_count": 1}
     certificates = {"late": time.time() + 50 * 3600, "soon": time.time() + 47 * 3600}
     with StatsNsqd(node(process=process | {"certificates": certificates})) as fake:
