@@ -227,7 +227,8 @@ def _peek_blocks(queues: dict[str, PeekedQueue], topic: str, channel: str | None
     for number, (address, queue) in enumerate(queues.items()):
         if number:
             yield Line()
-        queued = f"{plural(queue.depth, 'message')} queued" if queue.depth else "no messages"
+        none = "no messages" if channel else "no messages outside its channels"
+        queued = f"{plural(queue.depth, 'message')} queued" if queue.depth else none
         if len(queue.messages) < queue.depth:
             queued += f", {len(queue.messages):,} shown"
         name = f"{topic} {channel}" if channel else topic

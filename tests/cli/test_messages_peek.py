@@ -35,7 +35,7 @@ def test_messages_are_shown_and_stay(gnsqd: Instance) -> None:
     publish(gnsqd, "alone", b"waits")  # in a topic without channels
     assert "waits\n" in ok("peek", "alone", *at(gnsqd))
     create(gnsqd, "empty")
-    assert ok("peek", "empty", *at(gnsqd)) == f"empty at {address(gnsqd)}: no messages\n"
+    assert ok("peek", "empty", *at(gnsqd)) == f"empty at {address(gnsqd)}: no messages outside its channels\n"
 
 
 def test_json_has_the_messages_of_all_nodes(gnsqd_factory: DaemonFactory) -> None:
