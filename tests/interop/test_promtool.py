@@ -290,6 +290,14 @@ def test_alerts_fire_after_a_while(
             id="certificate that expires in two days",
         ),
         pytest.param(
+            "gnsqd_certificate_not_after_timestamp_seconds",
+            "file",
+            {"renewed": f"{30 * 86400}x60", "late": "_x30 1800x30"},
+            (29, 31),
+            ("GnsqdCertificateExpired", "late"),
+            id="certificate that has expired",
+        ),
+        pytest.param(
             "gnsq_pipeline_last_progress_timestamp_seconds",
             "pipeline",
             {"stalled": "0x60", "running": "0+60x60", "ended": "0x20 stale"},

@@ -201,7 +201,8 @@ def test_alerts_watch_only_what_is_exported_and_few_need_an_option(
         if first not in exported_by_default | exported_by_pipelines:
             needing.add(rule["alert"])
     of_limits = {"NsqMessagesRejected", "NsqMessagesExpired", "NsqChannelDeadLetters", "GnsqdIdleChannels"}
-    assert needing == of_limits | {"GnsqdLogStoreLags", "GnsqdLogStoreGone", "GnsqdCertificateExpires"}
+    of_tls = {"GnsqdCertificateExpires", "GnsqdCertificateExpired"}
+    assert needing == of_limits | of_tls | {"GnsqdLogStoreLags", "GnsqdLogStoreGone"}
 
 
 def test_documentation_lists_the_alerts_in_their_order() -> None:
