@@ -197,8 +197,12 @@ def _fork(connection: socket.socket, others: Sequence[socket.socket]) -> int:
     if (pid := os.fork()) == 0:
         for other in others:
             other.detach()  # else it would close later what has the same number then
-        _prepare(request, [*streams, connection.detach()])
-        _run(request["module"])
+        try:
+            _prepare(request, [*streams, connection.detach()])
+            _run(request["module"])
+        except OSError:  # `_serve` would go on in this fork
+            sys.excepthook(*sys.exc_info())
+            process.end(1)
     for stream in streams:
         os.close(stream)
     return pid
@@ -211,8 +215,9 @@ def _prepare(request: dict[str, Any], descriptors: list[int]) -> None:
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number, inheritable=number < 3)
     os.closerange(4, _MOST_DESCRIPTORS)
-    os.write(3, b"%d" % os.getpid())
-    os.read(3, 1)
+    with suppress(OSError):  # who asked may have gone
+        os.write(3, b"%d" % os.getpid())
+        os.read(3, 1)
     fcntl.fcntl(3, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(3, fcntl.F_SETSIG, request["at_end"])
     fcntl.fcntl(3, fcntl.F_SETFL, os.O_ASYNC)
@@ -231,7 +236,7 @@ def _prepare(request: dict[str, Any], descriptors: list[int]) -> None:
     sys.stdout = os.fdopen(1, "w", encoding=encoding, errors=errors or None, closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
     sys.argv, sys.orig_argv = ["", *request["args"]], request["line"]
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         _set_title("\0".join([request["module"], *request["args"]]).encode("utf-8", "surrogateescape"))
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,24 @@ def test_fork_runs_nothing_before_the_command_confirms(command: str, monkeypatch
         preloaded.start(address_of(parents()[0]), ["gnsqd"], "gnsqd", ["--version"], [0, write_end, 2])
         os.close(write_end)
         assert printed.read() == b""
+
+
+def test_fork_ends_whose_command_has_gone_or_that_cannot_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send_and_go(connection: socket.socket, *given: Any) -> None:
+        send(connection, *given)
+        connection.close()
+
+    send, request = socket.send_fds, (address_of(parents()[0]), ["gnsqd"], "gnsqd", ["--version"])
+    with open(tmp_path / "log", "wb") as log:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "send_fds", send_and_go)
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                preloaded.start(*request, [0, log, log])
+        assert preloaded.start(*request, [0, log, log], cwd=tmp_path / "none").wait(DEADLINE) == 1
+    assert (tmp_path / "log").read_text().endswith("/none'\n")
+    eventually(lambda: not forks(), "the end of both")
 
 
 def test_command_ends_with_its_fork(daemon: Instance) -> None:
