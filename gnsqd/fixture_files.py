@@ -13,7 +13,6 @@ from gnsqd.shared.names import NAME_RULE, is_valid_name
 
 # Keys for the places of a deployment: a daemon for tests has its own, and sends nothing to other programs.
 _PLACES = re.compile(r"(?!auth_)\w+_address(es)?|broadcast_\w+_port|data_path|log_store")
-_TOPIC_ROLES = ("read", "publish", "manage")
 _ROLES = "full, read, and read:TOPIC, publish:TOPIC or manage:TOPIC, where TOPIC may contain *"
 
 
@@ -42,7 +41,8 @@ def write_tokens(tokens: Mapping[str, str], directory: Path) -> tuple[str, str]:
     lines = [os.urandom(16).hex()]
     for role, token in tokens.items():
         kind, _, pattern = role.partition(":")
-        if role not in ("full", "read") and not (kind in _TOPIC_ROLES and is_valid_name(pattern.replace("*", "x"))):
+        of_topics = kind in ("read", "publish", "manage") and is_valid_name(pattern.replace("*", "x"))
+        if not of_topics and role not in ("full", "read"):
             raise NSQError(f"unknown role {role!r} of a token: the roles are {_ROLES}")
         if not re.fullmatch(r"[A-Za-z0-9._~+/-]{16,}=*", token):
             raise NSQError(f"invalid token of {role!r}: 16 or more of A-Z a-z 0-9 . _ ~ + / -")

@@ -218,7 +218,7 @@ class NSQD(DaemonProcess):
         commands = Commands(self._registry, options, log, new_tls, authenticate)
         self._tcp_server = TCPServer(self._listeners["TCP"], commands, options, log, spawn_for_client)
         parts = (self._registry, self._drain, self._debug, self._tcp_server, self._lookup)
-        expiries = dict if certificates is None else certificates.expiries
+        expiries = dict if certificates is None else lambda: certificates.loaded.expiries()
         daemon_api = DaemonAPI(options, *parts, self._port("HTTP"), self._exit_requested.is_set, log, expiries)
         publishing = Publishing(options, self._registry, log)
         endpoints = (publishing, daemon_api, self._debug, self._ranges)

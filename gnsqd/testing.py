@@ -309,17 +309,25 @@ class Daemon:
         """Returns when the channel exists and has nothing queued, in flight or deferred, and the topic nothing queued;
         raises NotEmpty after `timeout` seconds, or if the daemon has ended."""
         __tracebackhide__ = True
-        start, pause = time.monotonic(), _POLL_SECONDS
-        names = f"&topic={topic}&channel={channel}".replace("#", "%23")
+        from difflib import get_close_matches  # both load slowly
+        from urllib.parse import quote
+
+        start, pause, state = time.monotonic(), _POLL_SECONDS, "does not answer"
+        names = f"&topic={quote(topic)}&channel={quote(channel)}"
         while True:
             with suppress(OSError):
-                for row in _json_of(self._request("GET", _COUNTS + names, ASK_SECONDS))["topics"] or []:
+                rows = _json_of(self._request("GET", _COUNTS + names, ASK_SECONDS))["topics"]
+                state = "is not empty" if rows else "does not exist"
+                for row in rows or []:
                     (counts,) = row["channels"]
                     if not any((row["depth"], counts["depth"], counts["in_flight_count"], counts["deferred_count"])):
                         return
             if (taken := time.monotonic() - start) > timeout or self._end_state():
-                text = f"{topic}/{channel} is not there, or not empty, after {taken:.1f} s:"
-                raise NotEmpty(f"{text}\n{self.queues()}")
+                queues = self.queues()
+                known = [line.partition(":")[0] for line in queues.splitlines() if not line.startswith(" ")]
+                near = get_close_matches(f"{topic}/{channel}", known, 1, 0.8) if state == "does not exist" else []
+                proposal = f" (did you mean {near[0]}?)" if near else ""
+                raise NotEmpty(f"{topic}/{channel} {state} after {taken:.1f} s{proposal}:\n{queues}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
@@ -340,8 +348,9 @@ class Daemon:
 
     def report(self) -> str:
         """Returns the queues, and the end of the log, without the requests of `wait_until_empty`, for a failed test."""
-        log = "".join(line for line in self.log().splitlines(keepends=True) if _COUNTS not in line)
-        return f"{self}\n{self.queues()}\n\n{log[-SHOWN:]}".strip()
+        log = "\n".join(line for line in self.log().splitlines() if _COUNTS not in line)
+        end = log if len(log) <= SHOWN else log[-SHOWN:].partition("\n")[2]
+        return f"{self}\n{self.queues()}\n\n{end}".strip()
 
 
 def _proposal(error: str) -> str:
@@ -375,19 +384,14 @@ def _json_of(answer: tuple[int, bytes]) -> Any:
 
 
 def _ask(
-    address: str,
-    method: str,
-    path: str,
-    timeout: float = START_SECONDS,
-    token: str = "",
-    tls: "SSLContext | None" = None,
+    at: str, method: str, path: str, timeout: float = START_SECONDS, token: str = "", tls: "SSLContext | None" = None
 ) -> tuple[int, bytes]:
     """Returns status and body of an answer; raises OSError."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection  # load TLS, and every pytest imports this
 
-    if not address:
+    if not at:
         raise OSError("no address")
-    connection = HTTPSConnection(address, context=tls) if tls else HTTPConnection(address)
+    connection = HTTPSConnection(at, context=tls) if tls else HTTPConnection(at)
     connection.timeout = timeout
     with closing(connection):
         try:

@@ -20,8 +20,7 @@ from gnsqd.options import Options
 from gnsqd.shared.config_file import signature
 from gnsqd.shared.errors import StartError
 
-LOOP_SECONDS = 1.0
-WARN_SECONDS = 24 * 3600.0  # before a certificate expires
+_WARN_SECONDS = 24 * 3600.0  # before a certificate expires
 
 
 class Loaded(NamedTuple):
@@ -76,14 +75,11 @@ class Certificates:
         assert self.loaded.context is not None
         return TLSLayer(self.loaded.context)
 
-    def expiries(self) -> dict[str, float]:
-        return self.loaded.expiries()
-
     def certificate_loop(self, exit: Event) -> None:
         """Warns before certificates expire, and loads changed files, until `exit` is set. Yields to the hub."""
         while True:
-            self._warn()
-            if exit.wait(LOOP_SECONDS):
+            self.warn()
+            if exit.wait(1.0):
                 return
             match get_hub().threadpool.apply(self.load_changed):
                 case Loaded() as loaded:
@@ -116,10 +112,11 @@ class Certificates:
                 signatures.append((error.errno or 0,))
         return signatures
 
-    def _warn(self) -> None:
+    def warn(self) -> None:
+        """Logs once what has expired, or will within a day."""
         now = time()
-        for path, end in self.expiries().items():
-            word = "expired" if end <= now else "expires" if end <= now + WARN_SECONDS else ""
+        for path, end in self.loaded.expiries().items():
+            word = "expired" if end <= now else "expires" if end <= now + _WARN_SECONDS else ""
             if word and self._warned.get(path) != (end, word):
                 self._warned[path] = end, word
                 self._log.warn("TLS: a certificate in %s %s at %s", path, word, _shown(end))

@@ -60,7 +60,7 @@ RDY_ZERO = (
     "They have sent no RDY, are in backoff after failures, are shutting down, or their max_in_flight is smaller than "
     "the number of nodes; see their logs."
 )
-HANGS = "It hangs or does not finish messages. See its log"
+HANGS = "It hangs or does not finish messages. See the consumer's log"
 REQUEUED = "Processing fails; see the consumers' logs."
 TIMED_OUT = (
     "Processing takes longer than the msg-timeout of the consumers or the node. Consumers can TOUCH messages, set a "

@@ -215,6 +215,6 @@ def test_publish(nsq, nsq_session, turn):
 """
     (tmp_path / "test_project.py").write_text(source)
     command = [sys.executable, "-Werror", "-m", "pytest", "-q", "-n2", "-p", "xdist", "-p", "gnsqd.pytest_plugin"]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(tmp_path)}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100)
     assert "4 passed" in run.stdout, run.stdout + run.stderr

@@ -1,11 +1,10 @@
 """The expiry of files of certificates, by a clock of the test, and what is loaded when the files change."""
 
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
-import gevent
 import pytest
-from gevent.event import Event
 
 from gnsqd.log import Level, Logger
 from gnsqd.net import certificates
@@ -13,7 +12,6 @@ from gnsqd.net.certificates import Certificates, Loaded
 from gnsqd.options import Options
 from gnsqd.shared.errors import StartError
 from kit.certificates import Identity, issue
-from unit.storage.greenlets import eventually
 
 DAY = 24 * 3600
 
@@ -22,21 +20,6 @@ def replace(path: str, data: bytes) -> None:
     """Writes another file and renames it: to one that is written again soon, some file systems give the same time."""
     Path(f"{path}.new").write_bytes(data)
     Path(f"{path}.new").rename(path)
-
-
-class Clock:
-    """The time, as the test sets it, for a loop that reads it each time it goes round."""
-
-    now = 0.0
-    reads = 0
-
-    def __call__(self) -> float:
-        self.reads += 1
-        return self.now
-
-    def pass_to(self, now: float) -> None:
-        self.now, before = now, self.reads
-        eventually(lambda: self.reads > before + 4)
 
 
 class Watched(Certificates):
@@ -58,24 +41,20 @@ def test_file_expires_with_the_first_of_its_chain_and_with_the_next_of_its_roots
     past, near, far = issue("past", expired=True), issue("near", days=5), issue("far", days=50)
     watched = Watched(tmp_path, issue("server", intermediate), intermediate, authority, roots=(far, past, near))
     ends = {watched.cert: intermediate.end.timestamp(), watched.roots: near.end.timestamp()}
-    assert (watched.expiries(), watched.loaded.expired()) == (ends, [])
+    assert (watched.loaded.expiries(), watched.loaded.expired()) == (ends, [])
     expired = Watched(tmp_path, issue("server"), past, roots=(past,)).loaded.expired()
     assert expired == [f"a certificate in {it} expired at {past.end:%FT%TZ}" for it in (watched.cert, watched.roots)]
 
 
 def test_warnings_come_a_day_before_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, server, exit = Clock(), issue("server"), Event()
-    monkeypatch.setattr(certificates, "LOOP_SECONDS", 0.001)
-    monkeypatch.setattr(certificates, "time", clock)
+    server = issue("server")
     watched = Watched(tmp_path, server)
-    loop = gevent.spawn(watched.certificate_loop, exit)
     subject = f"WARNING: TLS: a certificate in {watched.cert}"
     texts = [f"{subject} {word} at {server.end:%FT%TZ}" for word in ("expires", "expired")]
-    for now, lines in ((-DAY - 1, []), (-DAY, texts[:1]), (-1, texts[:1]), (0, texts), (9, texts)):
-        clock.pass_to(server.end.timestamp() + now)
+    for after, lines in ((-DAY - 1, []), (-DAY, texts[:1]), (-1, texts[:1]), (0, texts), (9, texts)):
+        monkeypatch.setattr(certificates, "time", partial(float, server.end.timestamp() + after))
+        watched.warn()
         assert [line[27:] for line in watched.stream.getvalue().splitlines()] == lines
-    exit.set()
-    loop.get(timeout=30)
 
 
 def test_files_are_read_once_they_do_not_change_any_more(tmp_path: Path) -> None:
