@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -279,11 +279,15 @@ class Daemon:
         OSError."""
         if not self.ca_file:
             return _ask(self.http_address, method, path, timeout, self._token)
+        return _ask(self.https_address, method, path, timeout, self._token, self._client_context)
+
+    @cached_property
+    def _client_context(self) -> "SSLContext":
         from ssl import create_default_context  # loads slowly
 
         context = create_default_context(cafile=self.ca_file)
         context.load_cert_chain(self.client_cert_file, self.client_key_file)
-        return _ask(self.https_address, method, path, timeout, self._token, context)
+        return context
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:
